@@ -1,0 +1,1 @@
+"""Samples to training; the only folder that imports torch."""

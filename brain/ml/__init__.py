@@ -1,0 +1,1 @@
+"""Training: the job, the model, the loop."""

@@ -1,0 +1,1 @@
+"""Shards to samples in an exact order."""

@@ -1,0 +1,120 @@
+"""TrainingJob: everything a training process needs, frozen, YAML in and out; imports no torch.
+
+`python -m brain.ml.train job.yaml` reads one; every launch target passes one. It holds no secret:
+credentials reach the process through its environment.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tools_utilities.object_store import StoreSpec
+
+
+class DataSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One shard group (or literal prefix) to read."""
+
+    store: StoreSpec
+    prefix: str
+    """Relative to the store; a folder when it ends in `/`, else a literal key prefix."""
+    stem: str | None = None
+    """Group stem within the folder: only keys `<stem><number>…` belong to it (see ShardGroup)."""
+    format: str | None = None
+
+
+class Every(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often something happens: exactly one of the three is set."""
+
+    steps: int | None = None
+    seconds: float | None = None
+    samples: int | None = None
+
+
+class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One run. Counts are whole numbers, times seconds, sizes bytes."""
+
+    schema: int = 1
+    name: str
+    run_dir: str
+    """Absolute folder of the run: job.yaml, plan.json, metrics.jsonl, log, checkpoints/."""
+    model: str = "quark"
+    layers: int = 4
+
+    train: tuple[DataSource, ...]
+    val: tuple[DataSource, ...] = ()
+    weights: tuple[float, ...] | None = None
+
+    cache_dir: str | None = None
+    """None: stream without a cache."""
+    cache_bytes: int = 20_000_000_000
+    cache_policy: str = "next_use"
+    prefetch: int | None = None
+    fetch_concurrency: int = 8
+    workers: int = 0
+    shuffle: bool = True
+    seed: int = 42
+    partition: str = "round_robin"
+    partition_options: dict[str, Any] = {}
+    equalize: str = "drop"
+    max_drop: float = 0.01
+    on_bad: str = "fail"
+    bad_budget: int = 1000
+    on_missing: str = "fail"
+    allow_changed: bool = False
+    allow_nan: bool = False
+    strict: bool = False
+
+    text_key: str | None = None
+    template: str | None = None
+    tokenizer: str = "bytes"
+    seq_len: int = 256
+    pad_id: int = 0
+    eos_id: int = 2
+    overlong: str = "split"
+
+    epochs: float | None = 1.0
+    max_steps: int | None = None
+    max_tokens: int | None = None
+    max_samples: int | None = None
+    max_seconds: float | None = None
+    """Several stop rules may be set; the first reached ends the run."""
+    batch_size: int = 32
+    """Samples (sequences) in one optimizer step over all ranks."""
+    grad_accum: int = 1
+    lr: float = 1e-3
+    schedule: str = "cosine"
+    warmup_steps: int = 0
+    optimizer: str = "adamw"
+    weight_decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.95)
+    grad_clip: float = 1.0
+    precision: str | None = None
+    compile: bool = False
+    parallel: str = "ddp"
+    device: str | None = None
+    processes: int = 1
+    """Ranks on this node."""
+    nodes: int = 1
+
+    checkpoint_every: Every | None = None
+    """None: at the end of every epoch and of the run."""
+    eval_every: Every | None = None
+    """None: at the end of every epoch and of the run."""
+    keep: int = 3
+    resume: str | None = None
+    """`latest`: the newest complete checkpoint in run_dir; `auto`: that if there is one; None: start."""
+    from_step: int | None = None
+    init_from: str | None = None
+
+
+def save_job(job: TrainingJob, path: Path) -> None:
+    """Write a job as YAML, atomically."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(msgspec.yaml.encode(job))
+    temporary.replace(path)
+
+
+def load_job(path: Path) -> TrainingJob:
+    """Read a job file; an unknown or ill-typed field is msgspec.ValidationError naming it."""
+    return msgspec.yaml.decode(path.read_bytes(), type=TrainingJob)

@@ -1,0 +1,1 @@
+"""Sentence to command; no input or output."""

@@ -1,0 +1,1 @@
+"""One intent a file; each ends in INTENT."""

@@ -1,0 +1,1 @@
+"""Command to job: finds, plans, starts; never imports torch."""

@@ -1,0 +1,1 @@
+"""One launch target a file; each ends in LAUNCH_TARGET."""

@@ -1,0 +1,1 @@
+"""Bytes: stores, formats, cache; knows nothing of sentences, jobs or tensors."""

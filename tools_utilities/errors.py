@@ -1,0 +1,128 @@
+"""Every error Quark raises on purpose, in one tree; the program turns each into one line and an exit code.
+
+    QuarkError                           1   the run failed
+    ├── UsageError (ValueError)          2   words, flags or settings that cannot be acted on
+    │   └── InputNeededError             2   a choice is needed and there is no terminal to ask at
+    ├── DataError                        3   the data is not there, or is not what it says
+    │   ├── DataNotFoundError (FileNotFoundError)
+    │   ├── RecordError (ValueError)         one record cannot be read
+    │   └── IntegrityError                   bytes differ from the size or checksum promised
+    ├── StoreError (OSError)             1   a store did not do what was asked
+    │   ├── ObjectNotFoundError (FileNotFoundError)   3
+    │   ├── ObjectReplacedError          6   the object changed since it was listed
+    │   └── ConditionFailedError         1   a conditional put lost (412/409), or its outcome is unknown
+    ├── AccessError (PermissionError)    4   credentials, permission, region, clock
+    ├── CacheError (OSError)             2   an explicit cache folder cannot be used
+    ├── ChangedError                     6   the plan or the data changed
+    ├── ClaimError                       5   nothing to claim, or not the owner
+    └── RunStoppedError                130   interrupted; `exit_code` 143 when terminated
+
+Every error crosses process borders: it pickles to its message, hint and detail alone.
+"""
+
+from typing import Any, ClassVar
+
+
+class QuarkError(Exception):
+    """The base: a message that holds the values, a hint that holds the next step.
+
+    `detail` holds machine-readable fields (key, status, phase, line …) for `--json` and tests.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str = "", **detail: Any) -> None:
+        super().__init__(message)
+        self.message_text = message
+        self.hint = hint
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return self.message_text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message_text, self.hint, self.detail)
+
+
+def _rebuild(
+    kind: type[QuarkError], message: str, hint: str, detail: dict[str, Any]
+) -> QuarkError:
+    return kind(message, hint=hint, **detail)
+
+
+class UsageError(QuarkError, ValueError):
+    """Words, flags or settings that cannot be acted on."""
+
+    exit_code = 2
+
+
+class InputNeededError(UsageError):
+    """A choice is needed and nobody can be asked."""
+
+
+class DataError(QuarkError):
+    """The data is not there, or is not what it says it is."""
+
+    exit_code = 3
+
+
+class DataNotFoundError(DataError, FileNotFoundError):
+    """No data where the command points."""
+
+
+class RecordError(DataError, ValueError):
+    """One record cannot be read; detail: key, record (number from 1 where known), offset."""
+
+
+class IntegrityError(DataError):
+    """Bytes differ from the size or checksum they were promised to have."""
+
+
+class StoreError(QuarkError, OSError):
+    """A store did not do what was asked; detail: key, status, phase, attempts."""
+
+
+class ObjectNotFoundError(StoreError, FileNotFoundError):
+    """The object is not in the store."""
+
+    exit_code = 3
+
+
+class ObjectReplacedError(StoreError):
+    """The object is no longer the one that was listed."""
+
+    exit_code = 6
+
+
+class ConditionFailedError(StoreError):
+    """A conditional put did not apply, or nobody can say whether it did: read again."""
+
+
+class AccessError(QuarkError, PermissionError):
+    """Credentials, permission, region or clock; detail: key, status, code, phase."""
+
+    exit_code = 4
+
+
+class CacheError(QuarkError, OSError):
+    """A cache folder that was asked for cannot be used."""
+
+    exit_code = 2
+
+
+class ChangedError(QuarkError):
+    """The plan or the data is no longer what was confirmed or recorded."""
+
+    exit_code = 6
+
+
+class ClaimError(QuarkError):
+    """Nothing to claim, or the caller does not own the claim."""
+
+    exit_code = 5
+
+
+class RunStoppedError(QuarkError):
+    """The run was interrupted (130) or terminated (143) and has been saved."""
+
+    exit_code = 130

@@ -1,0 +1,1 @@
+"""One object store a file; each ends in STORE_SCHEME."""

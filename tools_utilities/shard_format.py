@@ -1,0 +1,177 @@
+"""The contract of a shard format: cut objects into splits, open a split, read samples from it.
+
+A *split* is the unit the order is made of: a byte range, a row group, or a whole file. Opening one
+gives random access to its samples, so that a window of splits can be read in any order.
+`tools_utilities/shard_formats/` holds one format a file (reader and writer together), each ending
+in `SHARD_FORMAT`.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import msgspec
+
+from tools_utilities.errors import UsageError
+from tools_utilities.object_store import ObjectInfo
+from tools_utilities.plugins import load_plugins
+
+Sample = dict[str, Any]
+
+
+class ReadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How records are read; part of what a run records, since it can change the samples."""
+
+    allow_nan: bool = False
+    strict: bool = False
+    """Refuse what is merely suspicious (duplicate keys, columns that differ between shards)."""
+    columns: tuple[str, ...] | None = None
+    """Parquet: only these columns; None: all."""
+    seq_len: int = 1024
+    """Token files: tokens in one sample."""
+    token_dtype: str = "uint16"
+    """Token files: `uint16` or `uint32`, little-endian."""
+
+
+class Split(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of one object. Bounds depend only on the object's bytes and the split rule."""
+
+    key: str
+    start: int
+    """First byte, or first row group; 0 for a whole file."""
+    end: int
+    """One past the last byte or row group; the object's size for a whole file."""
+    num_bytes: int
+    """Stored bytes, for budgets."""
+    num_samples: int | None = None
+    """Known only where the format says (footer, index); None is learned when the split is opened."""
+
+
+class ShardBytes(Protocol):
+    """The verified bytes of one object, with random access; the cache or a local file behind it."""
+
+    info: ObjectInfo
+    path: Path | None
+    """A file holding exactly these bytes, if there is one; read only, valid until `close`."""
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Return bytes [start, end), clipped to the object's end; zero-copy where mapped."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the bytes (a cache entry may be evicted again); safe to call twice."""
+        ...
+
+
+class OpenSplit(Protocol):
+    """One split, open: its samples by index, in file order.
+
+    Thread-compatible: one thread at a time. `num_bytes` is what it holds in memory.
+    """
+
+    num_samples: int
+    num_bytes: int
+    skipped: dict[str, int]
+    """Records that are not samples by the format's own rules, by reason (`null`, `empty`)."""
+
+    def read(self, indices: Sequence[int]) -> list[Sample]:
+        """Decode the samples at `indices`, in that order.
+
+        Raises:
+            RecordError: one cannot be decoded; detail: key, record (from 1 in the file where
+                known, else in the split), offset, index (into the split).
+        """
+        ...
+
+    def read_raw(self, indices: Sequence[int]) -> list[bytes]:
+        """Return each record's own bytes, undecoded, for `deserialize=`.
+
+        Raises:
+            UsageError: the format has no record bytes (Parquet).
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what is held; the ShardBytes is closed by whoever opened it."""
+        ...
+
+
+class ShardFormat(Protocol):
+    """One format. Stateless; all methods may be called from any thread."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    """Without compression: `.jsonl`. `.gz` and `.zst` are handled for `compressible` formats."""
+    compressible: bool
+
+    def plan_splits(
+        self,
+        info: ObjectInfo,
+        read: Callable[[int, int], bytes],
+        target_bytes: int,
+        options: ReadOptions,
+    ) -> list[Split]:
+        """Cut an object into splits of about `target_bytes`.
+
+        `read(start, end)` fetches a byte range, for footers; never used to read the whole object.
+        An empty object gives one empty split. A compressed object is one split.
+        """
+        ...
+
+    def open_split(self, shard: ShardBytes, split: Split, options: ReadOptions) -> OpenSplit:
+        """Open a split; cost is at most the split's own bytes (plus the record that crosses its end).
+
+        Raises:
+            RecordError: the split cannot be indexed at all (truncated, not this format).
+        """
+        ...
+
+    def write(self, samples: Iterable[Sample], file: BinaryIO) -> int:
+        """Write samples in order and return how many; the reader gives the same samples back."""
+        ...
+
+
+@cache
+def shard_formats() -> dict[str, Any]:
+    """Return every known format by name."""
+    return load_plugins("tools_utilities.shard_formats", "SHARD_FORMAT")
+
+
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+
+
+def split_suffix(key: str) -> tuple[str, str | None]:
+    """Return (key without a compression suffix, compression name or None)."""
+    for suffix, name in COMPRESSIONS.items():
+        if key.lower().endswith(suffix):
+            return key[: -len(suffix)], name
+    if key.lower().endswith(".tgz"):
+        return key[:-4] + ".tar", "gzip"
+    return key, None
+
+
+def format_of(key: str) -> ShardFormat | None:
+    """Return the format a key's suffix names, or None."""
+    stem, compression = split_suffix(key)
+    lower = stem.lower()
+    for shard_format in shard_formats().values():
+        if lower.endswith(shard_format.suffixes) and (
+            compression is None or shard_format.compressible
+        ):
+            found: ShardFormat = shard_format
+            return found
+    return None
+
+
+def require_format(key: str) -> ShardFormat:
+    """Return the format of a key.
+
+    Raises:
+        UsageError: no format reads it.
+    """
+    found = format_of(key)
+    if found is None:
+        known = ", ".join(s for f in shard_formats().values() for s in f.suffixes)
+        raise UsageError(f"{key}: no format reads this name", hint=f"Known suffixes: {known}.")
+    return found

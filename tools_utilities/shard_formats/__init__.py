@@ -1,0 +1,1 @@
+"""One shard format a file; each ends in SHARD_FORMAT."""
