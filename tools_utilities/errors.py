@@ -44,9 +44,7 @@ class QuarkError(Exception):
         return _rebuild, (type(self), self.message_text, self.hint, self.detail)
 
 
-def _rebuild(
-    kind: type[QuarkError], message: str, hint: str, detail: dict[str, Any]
-) -> QuarkError:
+def _rebuild(kind: type[QuarkError], message: str, hint: str, detail: dict[str, Any]) -> QuarkError:
     return kind(message, hint=hint, **detail)
 
 

@@ -67,8 +67,17 @@ SETTING_KEYS: tuple[SettingKey, ...] = (
     _key("min_objects", "int", "Fewest objects of a shard group.", default=8, minimum=1),
     _key("min_size_kb", "float", "Smallest median object, in KiB.", default=1.0, minimum=0),
     # How it is streamed.
-    _slot("cache_dir", "text", "Cache folder.", default="~/.cache/quark_stream", env=("CACHE_DIR",)),
-    _key("cache_gb", "float", "Cache budget in GB (10^9).", default=20.0, minimum=0, env=("CACHE_GB",)),
+    _slot(
+        "cache_dir", "text", "Cache folder.", default="~/.cache/quark_stream", env=("CACHE_DIR",)
+    ),
+    _key(
+        "cache_gb",
+        "float",
+        "Cache budget in GB (10^9).",
+        default=20.0,
+        minimum=0,
+        env=("CACHE_GB",),
+    ),
     _slot("cache_bytes", "int", "Cache budget in bytes; wins over cache_gb.", minimum=0),
     _key(
         "cache_policy",
@@ -198,8 +207,15 @@ SETTING_KEYS: tuple[SettingKey, ...] = (
         choices=("bf16", "fp16", "fp32"),
     ),
     _key("compile", "bool", "Use torch.compile.", default=False),
-    _key("parallel", "choice", "How ranks share the model.", default="ddp", choices=("ddp", "fsdp")),
-    _slot("device", "choice", "Device; unset: cuda, else mps, else cpu.", choices=("cpu", "cuda", "mps")),
+    _key(
+        "parallel", "choice", "How ranks share the model.", default="ddp", choices=("ddp", "fsdp")
+    ),
+    _slot(
+        "device",
+        "choice",
+        "Device; unset: cuda, else mps, else cpu.",
+        choices=("cpu", "cuda", "mps"),
+    ),
     _slot("gpus", "int", "Processes on this node, one a device.", minimum=1),
     _slot("nodes", "int", "Machines.", default=1, minimum=1),
     _slot("name", "text", "Name of the run."),
@@ -212,7 +228,9 @@ SETTING_KEYS: tuple[SettingKey, ...] = (
     _slot("where", "text", "Where to run.", default="local"),
     _slot("gpu_type", "text", "GPU model to rent."),
     _slot("spot", "bool", "Rent interruptible machines."),
-    _slot("max_price_hour", "float", "Highest price an hour, in dollars.", minimum=0, exclusive=True),
+    _slot(
+        "max_price_hour", "float", "Highest price an hour, in dollars.", minimum=0, exclusive=True
+    ),
     _slot("max_cost", "float", "Most the run may cost, in dollars.", minimum=0, exclusive=True),
     _slot("detach", "bool", "Leave the run going in the background."),
 )

@@ -30,7 +30,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Parquet: only these columns; None: all."""
     seq_len: int = 1024
     """Token files: tokens in one sample."""
-    token_dtype: str = "uint16"
+    token_dtype: str = "uint16"  # noqa: S105 - a number format, not a secret
     """Token files: `uint16` or `uint32`, little-endian."""
 
 
