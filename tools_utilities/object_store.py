@@ -103,7 +103,7 @@ class ObjectStore(Protocol):
     ) -> Body:
         """Open the half-open byte range [start, end) of an object (`end=None`: to its end).
 
-        An empty object gives an empty body. With `if_etag`, raises ObjectReplacedError when the
+        A range beyond the end is cut, as Python slices are; an empty object gives an empty body. With `if_etag`, raises ObjectReplacedError when the
         object is another version now.
         """
         ...
