@@ -1,0 +1,240 @@
+"""Text for terminals: the one escape function, folding by width, units, sparklines and plots. Pure.
+
+Everything a terminal shows passes through `shown` (see `render`), so that a key, a path or an error
+body can neither move the cursor nor vanish as markup.
+"""
+
+import math
+import unicodedata
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from rich.cells import cell_len  # 5 ms; the rest of rich is imported where it is used
+
+
+class Span(NamedTuple):
+    """A piece of a line: plain text (escaped when it is rendered) and how it looks."""
+
+    text: str
+    style: str = ""
+    """A key of STYLES; empty: as it is."""
+
+
+Line = str | Sequence[str | Span]
+"""One line, unescaped. A line feed inside it is shown escaped, never as a new line."""
+
+STYLES = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "cyan": "36",
+    "error": "1;31",
+    "title": "1;36",
+}
+_SPARKS = " ▁▂▃▄▅▆▇█"
+_ASCII_SPARKS = " .:-=+*#@"
+
+
+def shown(text: str) -> str:
+    r"""Return `text` with everything that is not plainly visible written as an escape.
+
+    Control, bidirectional, zero-width and unpaired characters become `\x1b`, `\u202e` …; spaces
+    and all printable text (brackets, backslashes, any script) stay as they are.
+    """
+    if text.isprintable():
+        return text
+    return "".join(_visible(char) for char in text)
+
+
+def _visible(char: str) -> str:
+    # Combining marks are printable; a joiner or a mark of direction is not.
+    return char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+
+
+def spans_of(line: Line) -> list[Span]:
+    """Return a line as spans."""
+    if isinstance(line, str):
+        return [Span(line)]
+    return [part if isinstance(part, Span) else Span(part) for part in line]
+
+
+def plain(line: Line) -> str:
+    """Return a line's escaped text without its looks."""
+    return "".join(shown(span.text) for span in spans_of(line))
+
+
+def render(line: Line, *, colour: bool) -> str:
+    """Return a line ready to write: escaped, and coloured only if asked."""
+    if not colour:
+        return plain(line)
+    return "".join(
+        f"\x1b[{STYLES[span.style]}m{shown(span.text)}\x1b[0m" if span.style else shown(span.text)
+        for span in spans_of(line)
+    )
+
+
+def fit(text: str, encoding: str) -> str:
+    r"""Return `text` with what `encoding` cannot write shown as an escape (`\xe9`)."""
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def width_of(text: str) -> int:
+    """Return the terminal cells `text` takes once shown."""
+    return cell_len(shown(text))
+
+
+def fold(text: str, width: int, *, indent: str = "") -> list[str]:
+    """Cut escaped text into lines of at most `width` cells: at blanks where it can, else anywhere.
+
+    Nothing is dropped: joined without the indents, the lines hold every character of the text.
+    """
+    room = max(8, width - cell_len(indent))
+    lines, line, cells = [], "", 0
+    for char in shown(text):
+        char_cells = cell_len(char)
+        if cells + char_cells > room:
+            head, blank, tail = line.rpartition(" ")
+            if not blank or not head.strip():
+                head, blank, tail = line, "", ""
+            lines.append(indent + head + blank)
+            line, cells = tail, cell_len(tail)
+        line += char
+        cells += char_cells
+    return [*lines, indent + line]
+
+
+def pad(text: str, width: int, *, right: bool = False) -> str:
+    """Return shown text filled with blanks to `width` cells."""
+    blanks = " " * max(0, width - width_of(text))
+    return blanks + shown(text) if right else shown(text) + blanks
+
+
+def human_bytes(count: float) -> str:
+    """Return a size in binary units: `8.2 MiB`."""
+    step = 1024
+    if count < step:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        count /= step
+        if count < step:
+            return f"{count:.1f} {unit}"
+    return f"{count / step:.1f} PiB"
+
+
+def human_count(count: float) -> str:
+    """Return a count with thousands commas, or shortened from ten million: `12.3 M`."""
+    for limit, scale, unit in ((1e12, 1e12, "T"), (1e9, 1e9, "B"), (1e7, 1e6, "M")):
+        if count >= limit:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count:,.0f}"
+
+
+def human_seconds(seconds: float) -> str:
+    """Return a duration: `0.8 s`, `42 s`, `3 min 5 s`, `2 h 10 min`."""
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s" if seconds >= 10 else f"{seconds:.1f} s"  # noqa: PLR2004 - two digits
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def human_number(number: float | None) -> str:
+    """Return a measured number in four digits; `-` when there is none."""
+    return "-" if number is None else f"{number:.4g}"
+
+
+def can_draw(encoding: str) -> bool:
+    """Return whether block characters can be written in `encoding`."""
+    try:
+        (_SPARKS + "│└─•").encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def thin(values: Sequence[float], count: int) -> list[float]:
+    """Return `values` averaged down to at most `count` of them; infinities and NaN are left out."""
+    finite = [value for value in values if math.isfinite(value)]
+    if len(finite) <= count:
+        return finite
+    edges = [round(i * len(finite) / count) for i in range(count + 1)]
+    return [sum(finite[low:high]) / (high - low) for low, high in pairwise(edges)]
+
+
+def sparkline(values: Sequence[float], *, width: int, draw: bool = True) -> str:
+    """Return a one-line picture of `values`, lowest to highest over their own range."""
+    marks = _SPARKS if draw else _ASCII_SPARKS
+    points = thin(values, width)
+    if not points:
+        return ""
+    low, high = min(points), max(points)
+    span = (high - low) or 1.0
+    return "".join(marks[1 + round((value - low) / span * 7)] for value in points)
+
+
+def plot(
+    values: Sequence[float], *, width: int, height: int, draw: bool = True, label: str = ""
+) -> list[str]:
+    """Return a picture of `values` in `height` lines, the range written at the left."""
+    marks = _SPARKS if draw else _ASCII_SPARKS
+    points = thin(values, max(4, width - 11))
+    if not points:
+        return []
+    low, high = min(points), max(points)
+    span = (high - low) or 1.0
+    eighths = [max(1, round((value - low) / span * height * 8)) for value in points]
+    rows = []
+    for row in range(height - 1, -1, -1):
+        edge = f"{high:9.4g}" if row == height - 1 else f"{low:9.4g}" if row == 0 else " " * 9
+        cells = "".join(marks[min(8, max(0, eighth - row * 8))] for eighth in eighths)
+        rows.append(f"{edge} {'│' if draw else '|'}{cells}".rstrip())
+    rows.append(" " * 10 + ("└" + "─" * len(points) if draw else "+" + "-" * len(points)))
+    return [*rows, " " * 11 + label] if label else rows
+
+
+def table(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None, right: str = ""
+) -> list[str] | None:
+    """Return aligned lines (escaped), titles first; None when a row is wider than `width`.
+
+    `right` holds one letter a column: `r` aligns to the right. `width=None`: as wide as it takes.
+    """
+    table_rows = [list(titles), *[list(row) for row in rows]]
+    widths = [max(width_of(row[i]) for row in table_rows) for i in range(len(titles))]
+    lines = [
+        "  ".join(
+            pad(cell, widths[i], right=right[i : i + 1] == "r") for i, cell in enumerate(row)
+        ).rstrip()
+        for row in table_rows
+    ]
+    if width is not None and any(cell_len(line) > width for line in lines):
+        return None
+    return lines
+
+
+def pairs(rows: Iterable[tuple[str, str]], *, width: int | None, indent: int = 2) -> list[Line]:
+    """Return `name  value` lines, names in one column and long values folded under themselves."""
+    listed = list(rows)
+    column = max((width_of(name) for name, _ in listed), default=0)
+    narrow = width is not None and width < column + 24
+    lines: list[Line] = []
+    for name, value in listed:
+        head = " " * indent + pad(name, 0 if narrow else column)
+        if width is None:
+            lines.append([Span(head, "dim"), "  ", value])
+            continue
+        hang = " " * (indent + 2 if narrow else len(head) + 2)
+        first, *rest = fold(value, width, indent=hang)
+        if narrow:
+            lines.extend([[Span(head, "dim")], first, *rest])
+        else:
+            lines.extend([[Span(head, "dim"), "  ", first.removeprefix(hang)], *rest])
+    return lines
+
+
+def caseless(text: str) -> str:
+    """Return text for comparing what a person typed: folded case, composed, without outer blanks."""
+    return unicodedata.normalize("NFKC", text).casefold().strip()
