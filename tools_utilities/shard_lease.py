@@ -1,0 +1,243 @@
+"""One worker's side of one shard's claim: the protocol of `docs/sharding.md`, as a state machine.
+
+IDLE → (claim) → HOLD → (complete) → DONE, or LOST. Every write is a conditional put on the version
+last seen. Whatever the store answers but a plain success means *unknown*: the record is read again
+and decides (an SDK may retry a put whose first reply was lost and report 412 for its own success).
+Leases are judged on this process's monotonic clock, from the moment it first saw a version: no two
+clocks are ever compared. A worker that lost a shard discards its output.
+
+Cost: a claim is one GET and one PUT, a renewal one PUT. Not thread-safe: `ShardHold` adds the lock.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from enum import Enum
+
+import msgspec
+
+from tools_utilities.claim_record import ClaimRecord, decode_record, encode_record
+from tools_utilities.errors import ConditionFailedError, ObjectNotFoundError, StoreError
+from tools_utilities.object_store import ObjectStore
+
+EXPIRY_FACTOR = 1.25
+"""A lease has run out after this many lease times unchanged: room for a clock rate error of 25 %."""
+DANGER_FACTOR = 0.75
+"""The holder stops working this far into an unrenewed lease, before anyone may take it over."""
+
+
+class Phase(Enum):
+    """Where a worker stands with a shard."""
+
+    IDLE = "idle"
+    HOLD = "hold"
+    DONE = "done"
+    LOST = "lost"
+
+
+class Version(msgspec.Struct, frozen=True):
+    """A record as read: None stands for an absent object."""
+
+    record: ClaimRecord | None
+    etag: str | None
+
+
+class Clock(msgspec.Struct, frozen=True):
+    """Time as the protocol sees it; replaced by a virtual clock in simulation."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    jitter: Callable[[], float] = random.random
+
+
+class ShardLease:
+    """One worker's view of one shard; `owner` must be new at each process start."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        key: str,
+        owner: str,
+        *,
+        worker: str = "",
+        lease_seconds: float = 30.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self.key = key
+        self.owner = owner
+        self.phase = Phase.IDLE
+        self.version = Version(None, None)
+        self._store = store
+        self._worker = worker
+        self._lease_seconds = lease_seconds
+        self._clock = clock or Clock()
+        self._first_seen = self._clock.now()
+        self._good_sent = self._clock.now()
+
+    @property
+    def record(self) -> ClaimRecord | None:
+        """The record last seen."""
+        return self.version.record
+
+    def look(self) -> ClaimRecord | None:
+        """Read the record and return it; keeps watch over how long a version stands unchanged."""
+        found = self._read()
+        if found.etag != self.version.etag:
+            self._first_seen = self._clock.now()
+        self.version = found
+        return found.record
+
+    def claimable(self) -> bool:
+        """Say whether the version last looked at may be claimed now."""
+        record = self.version.record
+        if record is None or record.state == "free":
+            return True
+        if record.state == "done":
+            return False
+        if record.owner == self.owner:
+            return True
+        unchanged = self._clock.now() - self._first_seen
+        return unchanged >= EXPIRY_FACTOR * record.lease_seconds
+
+    def try_claim(self) -> bool:
+        """Look, and claim the shard if it is free or its lease has run out."""
+        self.look()
+        if not self.claimable():
+            return False
+        before = self.version.record
+        claimed = ClaimRecord(
+            gen=(before.gen if before else 0) + 1,
+            owner=self.owner,
+            state="leased",
+            seq=0,
+            lease_seconds=self._lease_seconds,
+            worker=self._worker,
+            attempts=(before.attempts if before else 0) + 1,
+            last_error=before.last_error if before else None,
+        )
+        return self._write("claim", claimed) is Phase.HOLD
+
+    def adopt(self, gen: int) -> bool:
+        """Hold a claim that this owner made earlier (by ticket); False when it is no longer its own."""
+        record = self.look()
+        if record is None or record.owner != self.owner or record.gen != gen:
+            self.phase = Phase.LOST
+        else:
+            self.phase = {"leased": Phase.HOLD, "done": Phase.DONE, "free": Phase.LOST}[
+                record.state
+            ]
+        self._good_sent = self._clock.now()
+        return self.phase is not Phase.LOST
+
+    def renew(self) -> bool:
+        """Prolong the lease; False when the shard is lost (or already done)."""
+        return self._write("renew", self._next(state="leased")) is Phase.HOLD
+
+    def complete(
+        self, output: str | None = None, num_samples: int | None = None, checksum: str | None = None
+    ) -> bool:
+        """Commit the shard; the output must be complete already. False when it was lost."""
+        if self.phase is Phase.DONE:
+            return True
+        done = msgspec.structs.replace(
+            self._next(state="done"), output=output, num_samples=num_samples, checksum=checksum
+        )
+        return self._write("complete", done) is Phase.DONE
+
+    def release(self, error: str | None = None) -> None:
+        """Give the shard up for others; one way: this claim is never worked on again."""
+        freed = msgspec.structs.replace(self._next(state="free"), last_error=error)
+        self._write("release", freed)
+
+    def in_danger(self) -> bool:
+        """Say whether the lease is so old that work must stop until a renewal succeeds."""
+        return self._clock.now() - self._good_sent >= DANGER_FACTOR * self._lease_seconds
+
+    def _next(self, state: str) -> ClaimRecord:
+        record = self.version.record
+        if self.phase is not Phase.HOLD or record is None:
+            raise RuntimeError(f"{self.key}: {self.phase.value}, not held")
+        return msgspec.structs.replace(record, state=state, seq=record.seq + 1)
+
+    def _write(self, operation: str, new: ClaimRecord) -> Phase:
+        """Put `new` on the version last seen, and settle what came of it."""
+        give_up = self._clock.now() + max(self._lease_seconds, 10.0)
+        pause = 0.05
+        while True:
+            sent = self._clock.now()
+            try:
+                etag = self._put(new)
+            except (ConditionFailedError, StoreError):
+                settled = self._settle(operation, new, give_up)
+            else:
+                settled = self._landed(operation, Version(new, etag), sent)
+            if isinstance(settled, Phase):
+                return settled
+            if self._clock.now() > give_up:
+                self.phase = Phase.LOST
+                raise StoreError(
+                    f"{self.key}: the store keeps refusing to {operation} the claim",
+                    hint="Check the store, then run again: the record says who holds the shard.",
+                    key=self.key,
+                )
+            new = settled
+            self._clock.sleep(pause * (0.5 + self._clock.jitter()))
+            pause = min(pause * 2, 2.0)
+
+    def _settle(self, operation: str, new: ClaimRecord, give_up: float) -> Phase | ClaimRecord:
+        """Read the record after an unknown outcome; return where that leaves us, or what to put next."""
+        known = self.version
+        current = self._read_patiently(give_up)
+        record = current.record
+        ours = record is not None and record.owner == self.owner and record.gen == new.gen
+        if ours and record is not None and record.state == "done":
+            return self._landed("complete", current, self._good_sent)
+        if record == new:
+            return self._landed(operation, current, self._good_sent)
+        if ours and record is not None and record.state == "leased":
+            self.version = current
+            self.phase = Phase.HOLD
+            if operation == "claim":
+                return Phase.HOLD
+            return msgspec.structs.replace(new, seq=record.seq + 1)
+        if operation != "release" and current.etag == known.etag:
+            return new
+        self.version = current
+        self.phase = Phase.IDLE if operation == "release" else Phase.LOST
+        return self.phase
+
+    def _landed(self, operation: str, version: Version, sent: float) -> Phase:
+        self.version = version
+        self._good_sent = sent
+        self._first_seen = self._clock.now()
+        self.phase = {"complete": Phase.DONE, "release": Phase.IDLE}.get(operation, Phase.HOLD)
+        return self.phase
+
+    def _put(self, new: ClaimRecord) -> str | None:
+        data = encode_record(new)
+        if self.version.etag is None:
+            return self._store.put_if_absent(self.key, data).etag
+        return self._store.put_if_match(self.key, data, self.version.etag).etag
+
+    def _read(self) -> Version:
+        try:
+            body = self._store.get(self.key)
+        except ObjectNotFoundError:
+            return Version(None, None)
+        try:
+            data = b"".join(body)
+        finally:
+            body.close()
+        return Version(decode_record(self.key, data), body.info.etag)
+
+    def _read_patiently(self, give_up: float) -> Version:
+        pause = 0.05
+        while True:
+            try:
+                return self._read()
+            except StoreError:
+                if self._clock.now() > give_up:
+                    self.phase = Phase.LOST
+                    raise
+            self._clock.sleep(pause * (0.5 + self._clock.jitter()))
+            pause = min(pause * 2, 2.0)
