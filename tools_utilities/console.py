@@ -7,6 +7,7 @@ read. A reader that goes away (`| head -1`) ends the output, not the program.
 """
 
 import contextlib
+import errno
 import os
 import sys
 import traceback
@@ -249,7 +250,10 @@ class Console:
         try:
             stream.write(fit(text, _encoding(stream)))
             stream.flush()
-        except BrokenPipeError:
+        except OSError as error:
+            # A pipe whose reader left, a terminal that was closed. A full disk is an error.
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                raise
             self._drop(stream)
 
     def _drop(self, stream: TextIO) -> None:

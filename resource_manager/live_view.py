@@ -1,0 +1,140 @@
+"""What a run looks like while it goes on: events in, lines out. Pure; `run_watch.py` feeds it."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from tools_utilities.terminal_text import (
+    Line,
+    Span,
+    fold,
+    human_bytes,
+    human_count,
+    human_number,
+    human_seconds,
+    plain,
+    sparkline,
+)
+
+KEPT_LOSSES = 4096
+"""Losses kept for the pictures; older ones are thinned to every second when there are more."""
+
+
+class LiveRun:
+    """The state of one run as its events tell it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.start: dict[str, Any] = {}
+        self.step: dict[str, Any] = {}
+        self.evaluation: dict[str, Any] = {}
+        self.error: dict[str, Any] = {}
+        self.end: dict[str, Any] = {}
+        self.checkpoint: dict[str, Any] = {}
+        self.warnings: list[str] = []
+        self.losses: list[float] = []
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Take in one event of metrics.jsonl; unknown ones are left alone."""
+        kind = event.get("event")
+        if kind == "start":
+            # A resumed run starts again in the same file.
+            self.start, self.error, self.end = event, {}, {}
+        elif kind == "step":
+            self.step = event
+            self._keep_loss(event.get("loss"))
+        elif kind == "eval":
+            self.evaluation = event
+        elif kind == "warning":
+            self.warnings.append(str(event.get("message", "")))
+        elif kind in ("checkpoint", "error", "end"):
+            setattr(self, kind, event)
+
+    def _keep_loss(self, loss: Any) -> None:
+        if isinstance(loss, int | float):
+            self.losses.append(float(loss))
+        if len(self.losses) > KEPT_LOSSES:
+            self.losses = self.losses[::2]
+
+    def lines(self, width: int, *, draw: bool, saying: str = "") -> list[Line]:
+        """Return the live block: at most `width` columns wide."""
+        if not self.step:
+            what = "starting" if not self.start else "waiting for the first step"
+            block: list[Line] = [[Span(self.name, "title"), f"  {what} …"]]
+        else:
+            block = [
+                *flow(self._progress(width, draw=draw), width, first_style="title"),
+                *flow([self._loss(width, draw=draw), self._val_loss()], width, gap="   "),
+                *flow(self._learning(), width),
+                *flow(self._data(), width, style="dim"),
+            ]
+        if saying:
+            block.extend([Span(line, "yellow")] for line in fold(saying, width))
+        return block
+
+    def log_line(self) -> str:
+        """Return the same as one line, for where nothing can be repainted."""
+        pieces = [self._steps(), f"loss {human_number(self.step.get('loss'))}", self._val_loss()]
+        return " · ".join(piece for piece in [*pieces, *self._learning(), *self._data()] if piece)
+
+    def _steps(self) -> str:
+        total = self.start.get("total_steps")
+        return f"step {self.step.get('step', 0)}" + (f"/{total}" if total else "")
+
+    def _progress(self, width: int, *, draw: bool) -> list[str]:
+        pieces = [self.name, self._steps(), f"epoch {self.step.get('epoch') or 0:.2f}"]
+        total = self.start.get("total_steps")
+        if total:
+            share = min(1.0, self.step.get("step", 0) / total)
+            cells = min(24, max(8, width // 4))
+            full = round(share * cells)
+            bar = ("█" * full + "░" * (cells - full)) if draw else "#" * full + "." * (cells - full)
+            pieces.append(f"{bar} {share:.0%}")
+        return pieces
+
+    def _loss(self, width: int, *, draw: bool) -> str:
+        picture = sparkline(self.losses, width=max(8, min(40, width - 40)), draw=draw)
+        return f"loss {human_number(self.step.get('loss'))}  {picture}"
+
+    def _val_loss(self) -> str:
+        if not self.evaluation:
+            return ""
+        return (
+            f"validation {human_number(self.evaluation.get('loss'))}"
+            f" (step {self.evaluation.get('step')})"
+        )
+
+    def _learning(self) -> list[str]:
+        step = self.step
+        pieces = [
+            f"lr {human_number(step.get('lr'))}",
+            f"grad norm {human_number(step.get('grad_norm'))}",
+            f"{human_count(step.get('tokens_per_second') or 0)} tokens/s",
+        ]
+        if step.get("eta_seconds") is not None:
+            pieces.append(f"ETA {human_seconds(step['eta_seconds'])}")
+        return pieces
+
+    def _data(self) -> list[str]:
+        step = self.step
+        hit_rate = step.get("cache_hit_rate")
+        return [
+            f"data {human_bytes(step.get('data_bytes_per_second') or 0)}/s",
+            "no cache" if hit_rate is None else f"cache hit {hit_rate:.0%}",
+            f"data wait {step.get('data_wait_share') or 0:.0%}",
+            f"retries {step.get('retries') or 0}",
+            f"ranks {self.start.get('world_size', 1)}",
+        ]
+
+
+def flow(
+    pieces: Iterable[str], width: int, *, gap: str = " · ", style: str = "", first_style: str = ""
+) -> list[Line]:
+    """Return `pieces` side by side, going on to a new line where the next does not fit."""
+    lines: list[list[Span]] = [[]]
+    for place, piece in enumerate(piece for piece in pieces if piece):
+        look = first_style if first_style and not place else style
+        if lines[-1] and len(plain(lines[-1])) + len(gap) + len(piece) > width:
+            lines.append([])
+        lead = [Span(gap, style)] if lines[-1] else []
+        lines[-1] += [*lead, Span(piece, look)]
+    return [line for line in lines if line]

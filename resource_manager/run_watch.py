@@ -1,0 +1,180 @@
+"""Watching a run: tail its metrics, show them, pass signals on, and end with its exit code.
+
+Ctrl-C says at once that the run is saving and asks it to; a second one ends it without saving.
+SIGTERM and a closed terminal (SIGHUP) ask it to save too. Nothing the watcher started is left
+behind when it returns.
+"""
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from resource_manager.launch_target import RunHandle
+from resource_manager.live_view import LiveRun
+from tools_utilities.console import DEFAULT_COLUMNS, Console
+from tools_utilities.errors import UsageError
+from tools_utilities.terminal_text import Line
+
+POLL_SECONDS = 0.1
+PAINT_SECONDS = 0.25
+"""At most four pictures a second."""
+LOG_SECONDS = 10.0
+"""Between lines where nothing can be repainted."""
+LOG_TAIL_BYTES = 4096
+SAYINGS = (
+    "",
+    "Saving, then stopping. Ctrl-C again stops without saving.",
+    "Stopping without saving.",
+)
+"""What is said after the first and the second signal."""
+
+
+class MetricsTail:
+    """The events added to a metrics file since the last look; half-written lines wait."""
+
+    def __init__(self, path: Path, *, whole: bool = False) -> None:
+        self._path = path
+        # A resumed run appends: what is already there was shown by the run that wrote it.
+        self._offset = path.stat().st_size if path.exists() and not whole else 0
+        self._rest = b""
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the new events; a line that is no JSON object is left out."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        self._offset += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        events = []
+        for line in lines:
+            with contextlib.suppress(msgspec.DecodeError):
+                event = msgspec.json.decode(line)
+                if isinstance(event, dict):
+                    events.append(event)
+        return events
+
+
+class RunWatch:
+    """One watched run, from its launch to its end."""
+
+    def __init__(
+        self,
+        name: str,
+        metrics_path: Path,
+        console: Console,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.run = LiveRun(name)
+        self.signals: list[int] = []
+        """Signals received so far, in order."""
+        self._tail = MetricsTail(metrics_path)
+        self._console = console
+        self._clock = clock
+        self._sleep = sleep
+        self._handle: RunHandle | None = None
+        self._passed_on = 0
+
+    def follow(self, launch: Callable[[], RunHandle]) -> int:
+        """Launch the run and show it until it ends; returns the exit code to pass on."""
+        # Handlers first: a signal during the launch is passed on as soon as there is a run.
+        with self._signal_handlers():
+            self._handle = launch()
+            try:
+                if self._console.can_animate and not self._console.about.json:
+                    with self._console.live() as paint:
+                        return self._loop(self._handle, paint)
+                return self._loop(self._handle, None)
+            except BaseException:
+                self._handle.kill()
+                raise
+
+    def _loop(self, handle: RunHandle, paint: Callable[[Sequence[Line]], None] | None) -> int:
+        shown_at, shown_step = self._clock() - LOG_SECONDS, None
+        while True:
+            code = handle.poll()
+            # Read after the poll: what an ended run wrote last is there by now.
+            for event in self._tail.read():
+                self.run.take(event)
+                self._console.event(event)
+            said = self._pass_signals_on(handle)
+            now = self._clock()
+            if paint and (said or code is not None or now - shown_at >= PAINT_SECONDS):
+                paint(self._lines())
+                shown_at = now
+            elif not paint:
+                self._console.note(*said)
+                step = self.run.step.get("step")
+                if now - shown_at >= LOG_SECONDS and step != shown_step:
+                    self._console.note(f"{self.run.name}: {self.run.log_line()}")
+                    shown_at, shown_step = now, step
+            if code is not None:
+                return code
+            self._sleep(POLL_SECONDS)
+
+    def _lines(self) -> list[Line]:
+        width = (self._console.note_width or DEFAULT_COLUMNS) - 1
+        saying = SAYINGS[min(2, len(self.signals))] if self.signals else ""
+        return self.run.lines(width, draw=self._console.draws_blocks, saying=saying)
+
+    def _pass_signals_on(self, handle: RunHandle) -> list[str]:
+        """Pass on what arrived since the last look; returns what to say about it."""
+        said = []
+        for number in self.signals[self._passed_on : 2]:
+            self._passed_on += 1
+            said.append(SAYINGS[self._passed_on])
+            if self._passed_on > 1:
+                handle.kill()
+            elif number == signal.SIGTERM:
+                handle.terminate()
+            else:
+                handle.interrupt()
+        return said
+
+    @contextlib.contextmanager
+    def _signal_handlers(self) -> Iterator[None]:
+        # Python delivers signals to the main thread only; elsewhere the caller keeps its own.
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        # Only noted here: writing or waiting inside a handler may re-enter what it interrupted.
+        before = {
+            number: signal.signal(number, lambda got, _frame: self.signals.append(got))
+            for number in wanted
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """Return every event of a metrics file.
+
+    Raises:
+        UsageError: there is no such file.
+    """
+    if not path.exists():
+        raise UsageError(f"{path}: no metrics yet", hint="The run has not reached its first step.")
+    return MetricsTail(path, whole=True).read()
+
+
+def last_log_lines(path: Path, count: int = 3) -> list[str]:
+    """Return the last lines of a log that say something, oldest first."""
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
+        lines = file.read().decode("utf-8", "backslashreplace").splitlines()
+    return [line for line in lines if line.strip()][-count:]
