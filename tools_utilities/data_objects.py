@@ -1,0 +1,237 @@
+"""What a key's name says: data or not, which series it belongs to, which split it is of. No I/O.
+
+A *series* is the shards of one group: names that are a stem, then a number (`train-00007-of-00064`,
+`part-00000-<uuid>.snappy`, `chunk-0-12`). Names without a number, and numbered names that are mere
+bystanders (`bug1554` among two hundred others), belong to the folder itself: stem `LOOSE`.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from tools_utilities.shard_format import format_of, split_suffix
+
+LOOSE = "*"
+"""Stem of the names of a folder that belong to no series."""
+
+HOLDOUTS = ("val", "test")
+
+_SPLIT_WORDS = {
+    "train": "train",
+    "training": "train",
+    "trn": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "eval": "val",
+    "evaluation": "val",
+    "holdout": "val",
+    "heldout": "val",
+    "test": "test",
+    "testing": "test",
+    "tst": "test",
+}
+_MANIFESTS = frozenset(
+    {
+        "manifest.json",
+        "manifest.jsonl",
+        "master_metadata.json",
+        "metadata.json",
+        "dataset_info.json",
+        "dataset_infos.json",
+        "dataset_dict.json",
+        "state.json",
+    }
+)
+_INDEX_SUFFIXES = (".idx", ".idx.gz", ".index")
+_CHECKSUM_SUFFIXES = (".crc", ".md5", ".sha1", ".sha256", ".sha512")
+_CHECKSUMS = frozenset({"md5sums", "sha1sums", "sha256sums", "checksums.txt"})
+_DOCUMENTS = frozenset(
+    {"readme", "license", "licence", "notice", "copying", "changelog", "citation", "authors"}
+)
+_SYSTEM_FILES = frozenset({"thumbs.db", "desktop.ini"})
+_TEMPORARY_SUFFIXES = (".tmp", ".temp", ".partial", ".inprogress", ".crdownload", ".lock")
+
+# Codecs and task ids that writers put between the number and the suffix.
+_CODEC = re.compile(
+    r"\.(?:snappy|gz|gzip|zst|zstd|lz4|lz4raw|brotli|bz2|xz|c[0-9]{3})$", re.IGNORECASE
+)
+_OF = re.compile(r"(?P<stem>.*?)(?P<run>[0-9]+)[-_]of[-_](?P<total>[0-9]+)(?:[-_.].*)?")
+_SPARK = re.compile(r"(?P<stem>part-(?:[rm]-)?)(?P<run>[0-9]{5,})(?:[-.].*)?")
+_TRAILING = re.compile(r"(?P<stem>.*?)(?P<run>(?:(?<![0-9A-Za-z])[0-9]+[-_.])*[0-9]+)")
+_SHARD_FOLDER = re.compile(
+    r"(?:shard|part|partition|bucket)s?[-_.]?[0-9]+|0[0-9]*|[0-9]{1,3}", re.IGNORECASE
+)
+_HIVE_FOLDER = re.compile(r"(?P<stem>[A-Za-z_][A-Za-z0-9_.-]*=).+")
+_WORD = re.compile(r"[0-9A-Za-z]+")
+_NUMBERED_SHARE = 0.9
+"""A folder with at least this share of numbered names consists of series."""
+
+
+class ShardName(msgspec.Struct, frozen=True, kw_only=True):
+    """A name taken apart."""
+
+    stem: str
+    """What stands before the number."""
+    numbers: tuple[int, ...]
+    """The number, or several (`chunk-0-12`, `2024-01-31`)."""
+    total: int | None = None
+    """N of `-of-N`."""
+    padded: bool = False
+    """The number is written with leading zeros."""
+
+
+def junk_reason(relative_key: str) -> str | None:
+    """Return why a key, relative to the folder that was asked for, is not data; None when it may be.
+
+    Keys are judged by every part of the path below that folder: `_temporary/0/part-9.parquet` is
+    not data. A zero-byte object is data unless its key ends in a slash.
+    """
+    if relative_key.endswith("/") or not relative_key:
+        return "directory marker"
+    *folders, name = relative_key.split("/")
+    for folder in folders:
+        if folder == "_temporary":
+            return "temporary"
+        if folder.startswith((".", "_")) and folder not in {".", ".."}:
+            return "hidden folder"
+    return _junk_name(name)
+
+
+def _junk_name(name: str) -> str | None:
+    lower = name.lower()
+    stem = lower.partition(".")[0]
+    rules = (
+        ("checksum", lower.endswith(_CHECKSUM_SUFFIXES) or lower in _CHECKSUMS),
+        ("marker", lower.startswith(("_success", "_started", "_committed"))),
+        ("hidden name", lower.startswith((".", "_"))),
+        ("manifest", lower in _MANIFESTS or lower.endswith(".manifest.json")),
+        ("index", stem == "index" or lower.endswith(_INDEX_SUFFIXES)),
+        ("document", stem in _DOCUMENTS or lower.endswith(".md")),
+        ("temporary", lower.endswith(_TEMPORARY_SUFFIXES)),
+        ("system file", lower in _SYSTEM_FILES),
+    )
+    return next((reason for reason, applies in rules if applies), None)
+
+
+def is_junk_folder(name: str) -> bool:
+    """Tell whether a folder of this name is never looked into."""
+    return name.startswith((".", "_"))
+
+
+def kind_of(key: str) -> str:
+    """Return the format's name, or the bare suffix (`.db`, or empty) when no format reads the key."""
+    found = format_of(key)
+    if found is not None:
+        return found.name
+    name = split_suffix(key.rpartition("/")[2])[0]
+    return _suffix(name).lower()
+
+
+def _suffix(name: str) -> str:
+    stem, dot, suffix = name.rpartition(".")
+    return dot + suffix if stem and dot and not suffix.isdigit() else ""
+
+
+def parse_name(name: str) -> ShardName | None:
+    """Take a file's or folder's name apart; None when it holds no shard number."""
+    base = split_suffix(name)[0]
+    base = base.removesuffix(_suffix(base))
+    while (shorter := _CODEC.sub("", base)) != base:
+        base = shorter
+    for pattern in (_OF, _SPARK, _TRAILING):
+        found = pattern.fullmatch(base)
+        if found:
+            break
+    else:
+        return None
+    run = re.split(r"[-_.]", found["run"])
+    total = found.groupdict().get("total")
+    return ShardName(
+        stem=found["stem"],
+        numbers=tuple(int(number) for number in run),
+        total=int(total) if total else None,
+        padded=any(len(number) > 1 and number.startswith("0") for number in run),
+    )
+
+
+def assign_stems(names: Iterable[str]) -> dict[str, str]:
+    """Return name → stem of its series, or LOOSE, for the names of one folder and one kind.
+
+    A series declares itself by `-of-N`, by zero padding or by a split word before the number;
+    other numbered names are one only where nearly every name of the folder is numbered.
+    """
+    parsed = {name: parse_name(name) for name in names}
+    numbered = [found for found in parsed.values() if found is not None and found.stem != LOOSE]
+    counts = Counter(found.stem for found in numbered)
+    declared = {found.stem for found in numbered if _declares(found, counts[found.stem])}
+    common = {stem for stem, count in counts.items() if count > 1}
+    share = sum(counts[stem] for stem in declared | common)
+    series = declared | common if share >= _NUMBERED_SHARE * len(parsed) else declared
+    return {
+        name: found.stem if found is not None and found.stem in series else LOOSE
+        for name, found in parsed.items()
+    }
+
+
+def _declares(found: ShardName, count: int) -> bool:
+    if found.total is not None:
+        return True
+    words = _WORD.findall(found.stem)
+    return (count > 1 and found.padded) or bool(words and words[-1].lower() in _SPLIT_WORDS)
+
+
+def is_shard_folder(name: str) -> bool:
+    """Tell whether a folder of this name is one shard (`shard_003`, `0007`), not a dataset (`v2`)."""
+    return _SHARD_FOLDER.fullmatch(name) is not None
+
+
+def hive_stem(name: str) -> str | None:
+    """Return `date=` for a partition folder `date=2019-01-01`, else None."""
+    found = _HIVE_FOLDER.fullmatch(name)
+    return found["stem"] if found else None
+
+
+def folder_stem(name: str) -> str | None:
+    """Return the stem that a shard or partition folder belongs to, or None for any other folder."""
+    hive = hive_stem(name)
+    if hive is not None:
+        return hive
+    parsed = parse_name(name) if is_shard_folder(name) else None
+    return parsed.stem if parsed is not None else None
+
+
+def in_series(relative_key: str, stem: str) -> bool:
+    """Tell whether a key, relative to its group's folder, belongs to the series `stem`.
+
+    Its own name does (`train-0001.jsonl`), or the shard folder that holds it
+    (`shard_001/chunk_0000.jsonl`), or the partition that it lies below (`year=2019/…`).
+    """
+    first, slash, rest = relative_key.partition("/")
+    if not slash:
+        parsed = parse_name(first)
+        return parsed is not None and parsed.stem == stem
+    if folder_stem(first) != stem:
+        return False
+    return stem.endswith("=") or "/" not in rest
+
+
+def split_word(text: str) -> str | None:
+    """Return train, val or test when a whole word of `text` says so; the last such word counts.
+
+    `www_farodevigo` says nothing; `dev-clean` says val.
+    """
+    words = [_SPLIT_WORDS.get(word.lower()) for word in _WORD.findall(text)]
+    return next((word for word in reversed(words) if word), None)
+
+
+def split_of(relative_folder: str, stem: str) -> str | None:
+    """Return the split of a group: its stem's, else the nearest folder's below the root."""
+    for text in (stem, *reversed(relative_folder.split("/"))):
+        found = split_word(text)
+        if found:
+            return found
+    return None
