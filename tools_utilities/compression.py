@@ -1,0 +1,190 @@
+"""gzip and zstd, whole: every member and frame is decoded, and a cut or dirty end is an error.
+
+Decoding is bounded: pieces in, pieces out, whatever the ratio. What comes out goes to a `Spill`.
+"""
+
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO, Protocol
+
+from tools_utilities.errors import RecordError, UsageError
+from tools_utilities.spill import SPILL_BYTES, Spill
+
+_PIECE_BYTES = 1 << 20
+_ZSTD_FEED_BYTES = 4 << 10  # zstd has no output limit a call; little in bounds what comes out
+_GZIP_WINDOW = 31  # zlib's own code for "a gzip member, 32 KiB window"
+
+
+def decompressed(
+    pieces: Iterable[bytes | memoryview], compression: str, *, key: str
+) -> Iterator[bytes]:
+    """Yield the decoded bytes of a whole object, given in order as stored.
+
+    Raises:
+        RecordError: it is cut short, followed by garbage, or damaged; detail: key.
+        UsageError: the compression has another name than `gzip` or `zstd`.
+    """
+    if compression == "gzip":
+        return _gunzip(pieces, key)
+    if compression == "zstd":
+        return _unzstd(pieces, key)
+    raise UsageError(f"{key}: unknown compression {compression!r}", hint="Known: gzip, zstd.")
+
+
+def decompress_to_spill(
+    data: memoryview, compression: str, *, key: str, memory_bytes: int = SPILL_BYTES
+) -> Spill:
+    """Decode a whole object; at most `memory_bytes` of the result stay in memory."""
+    spill = Spill(memory_bytes=memory_bytes)
+    try:
+        for piece in decompressed(cut_pieces(data, _PIECE_BYTES), compression, key=key):
+            spill.write(piece)
+    except BaseException:
+        spill.close()
+        raise
+    return spill
+
+
+def cut_pieces(data: bytes | memoryview, num_bytes: int) -> Iterator[memoryview]:
+    """Yield `data` in pieces of at most `num_bytes`, without copies."""
+    view = memoryview(data)
+    for start in range(0, len(view), num_bytes):
+        yield view[start : start + num_bytes]
+
+
+def _gunzip(pieces: Iterable[bytes | memoryview], key: str) -> Iterator[bytes]:
+    member = zlib.decompressobj(_GZIP_WINDOW)
+    num_members, inside = 0, False
+    for piece in pieces:
+        rest: bytes | memoryview = piece
+        while len(rest):
+            if num_members and not inside:
+                rest = bytes(rest).lstrip(b"\0")  # zero padding after a member is allowed
+                if not rest:
+                    break
+            inside = True
+            yield _inflate(member, rest, key, num_members)
+            rest = member.unconsumed_tail
+            if member.eof:
+                rest = member.unused_data
+                member, num_members, inside = (
+                    zlib.decompressobj(_GZIP_WINDOW),
+                    num_members + 1,
+                    False,
+                )
+    while inside:
+        # What is left may still sit inside zlib, held back by the output limit.
+        decoded = _inflate(member, b"", key, num_members)
+        if not decoded and not member.eof:
+            raise _truncated(key, "gzip member")
+        yield decoded
+        inside = not member.eof
+
+
+def _inflate(member: Any, data: bytes | memoryview, key: str, num_members: int) -> bytes:
+    try:
+        decoded: bytes = member.decompress(data, _PIECE_BYTES)
+    except zlib.error as error:
+        raise _damaged(key, "gzip", str(error), trailing=num_members > 0) from error
+    return decoded
+
+
+def _unzstd(pieces: Iterable[bytes | memoryview], key: str) -> Iterator[bytes]:
+    import zstandard
+
+    decompressor = zstandard.ZstdDecompressor()
+    frame: Any = decompressor.decompressobj()
+    num_frames, inside = 0, False
+    for piece in pieces:
+        for feed in cut_pieces(piece, _ZSTD_FEED_BYTES):
+            rest: bytes | memoryview = feed
+            while len(rest):
+                inside = True
+                try:
+                    decoded = frame.decompress(rest)
+                except zstandard.ZstdError as error:
+                    raise _damaged(key, "zstd", str(error), trailing=num_frames > 0) from error
+                if decoded:
+                    yield decoded
+                rest = frame.unused_data if frame.eof else b""
+                if frame.eof:
+                    frame, num_frames, inside = decompressor.decompressobj(), num_frames + 1, False
+    if inside:
+        raise _truncated(key, "zstd frame")
+
+
+def _truncated(key: str, what: str) -> RecordError:
+    return RecordError(
+        f"{key}: truncated: the object ends inside a {what}",
+        hint="Write or upload the file again; it is shorter than what was compressed.",
+        key=key,
+        reason="truncated",
+    )
+
+
+def _damaged(key: str, name: str, why: str, *, trailing: bool) -> RecordError:
+    if trailing:
+        what = f"{key}: damaged after a complete {name} part, or followed by something else: {why}"
+    else:
+        what = f"{key}: not {name}, or damaged: {why}"
+    return RecordError(what, key=key, reason="damaged")
+
+
+class CompressedWriter(Protocol):
+    """Takes bytes, writes them compressed; `close` ends the stream and leaves the file open."""
+
+    def write(self, data: bytes, /) -> Any:
+        """Compress and write."""
+        ...
+
+    def close(self) -> None:
+        """Write the end of the stream; without it the file is truncated."""
+        ...
+
+
+def compressed_writer(
+    file: BinaryIO, compression: str | None, *, level: int | None = None
+) -> CompressedWriter:
+    """Wrap `file`; the same input gives the same bytes (no time stamps), with checksums.
+
+    Raises:
+        UsageError: the compression is not None, `gzip` or `zstd`.
+    """
+    if compression is None:
+        return _PlainWriter(file)
+    if compression == "gzip":
+        return _GzipWriter(file, 6 if level is None else level)
+    if compression == "zstd":
+        import zstandard
+
+        compressor = zstandard.ZstdCompressor(3 if level is None else level, write_checksum=True)
+        writer: CompressedWriter = compressor.stream_writer(file, closefd=False)
+        return writer
+    raise UsageError(f"unknown compression {compression!r}", hint="Known: gzip, zstd.")
+
+
+class _PlainWriter:
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, data: bytes, /) -> int:
+        return self._file.write(data)
+
+    def close(self) -> None:
+        self._file.flush()
+
+
+class _GzipWriter:
+    """gzip with a zero time stamp and no name, so that equal data is equal bytes."""
+
+    def __init__(self, file: BinaryIO, level: int) -> None:
+        self._file = file
+        self._member = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WINDOW)
+
+    def write(self, data: bytes, /) -> int:
+        self._file.write(self._member.compress(data))
+        return len(data)
+
+    def close(self) -> None:
+        self._file.write(self._member.flush())
+        self._file.flush()

@@ -1,0 +1,169 @@
+"""JSON records by position: one fast decode for many, and one exact decode that says what is wrong.
+
+msgspec's `decode_lines` takes LF as white space: it accepts two records on a line and one record on
+two lines. For lines that begin with `{` and end with `}` the boundary between two of them can only
+be a top-level one (`}` `{` is valid nowhere inside a value, and a raw LF nowhere inside a string), so
+then *as many objects as lines* proves one object a line. Anything else is decoded one by one.
+"""
+
+import json
+import math
+import re
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tools_utilities.line_index import Offsets, line_starts
+from tools_utilities.shard_format import ReadOptions, Sample
+
+BLANKS = b" \t\r"
+_OPEN, _CLOSE, _CR = ord("{"), ord("}"), ord("\r")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+_objects = msgspec.json.Decoder(dict[str, Any])
+
+
+class BadJsonError(ValueError):
+    """Why one record is not the JSON object it should be; `unterminated`: it ended too early."""
+
+    def __init__(self, reason: str, *, hint: str = "", unterminated: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint
+        self.unterminated = unterminated
+
+
+def index_json_lines(view: memoryview) -> tuple[Offsets, npt.NDArray[np.bool_] | None]:
+    """Return where each record begins (and the length last), and which are irregular.
+
+    Blank and white-space-only lines are no records. An irregular line does not begin with `{` and
+    end with `}`; None when there is none.
+    """
+    array = np.frombuffer(view, np.uint8)
+    starts = line_starts(view)
+    if len(starts) == 1:
+        return starts, None
+    begins, last = starts[:-1].astype(np.int64), starts[1:].astype(np.int64) - 1
+    for byte in (ord("\n"), _CR):  # step back over the line's own end
+        last -= (array[np.maximum(last, 0)] == byte) & (last >= begins)
+    regular = (last >= begins) & (array[begins] == _OPEN)
+    regular &= array[np.maximum(last, 0)] == _CLOSE
+    keep = np.ones(len(begins), np.bool_)
+    for line in np.flatnonzero(~regular):
+        text = bytes(view[starts[line] : starts[line + 1]]).strip(BLANKS + b"\n")
+        keep[line] = bool(text)
+        regular[line] = text.startswith(b"{") and text.endswith(b"}")
+    irregular = ~regular[keep]
+    kept = np.append(starts[:-1][keep], starts[-1:])
+    return kept, irregular if irregular.any() else None
+
+
+def decode_objects(pieces: list[memoryview]) -> list[Sample] | None:
+    """Decode regular records in one go, or return None: then they need `ExactJson`, one by one."""
+    try:
+        samples: list[Sample] = _objects.decode_lines(b"".join(pieces))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return samples if len(samples) == len(pieces) else None
+
+
+class ExactJson:
+    """Python's own parser, made exact: one object, valid UTF-8, numbers that fit, no NaN."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        hooks: dict[str, Any] = {}
+        if not options.allow_nan:
+            hooks = {"parse_constant": _refuse_constant, "parse_float": _finite}
+        if options.strict:
+            hooks["object_pairs_hook"] = _unique_keys
+        self._decoder = json.JSONDecoder(**hooks)
+
+    def decode(self, record: bytes) -> Sample:
+        """Decode one record.
+
+        Raises:
+            BadJsonError: with the reason.
+        """
+        value = self.decode_value(record)
+        if not isinstance(value, dict):
+            raise BadJsonError(
+                f"not an object but {_KINDS.get(type(value), 'a number')}",
+                hint="A record is one JSON object: {…}.",
+            )
+        return value
+
+    def decode_value(self, record: bytes) -> Any:
+        """Decode one JSON value of any kind; raises BadJsonError."""
+        try:
+            text = record.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise _bad_text(record, error) from error
+        try:
+            value = self._decoder.decode(text)
+        except json.JSONDecodeError as error:
+            raise _bad_syntax(text, error) from error
+        except RecursionError as error:
+            raise BadJsonError("nested too deeply") from error
+        except BadJsonError:
+            raise
+        except ValueError as error:  # an integer of thousands of digits
+            raise BadJsonError(f"a number out of range ({error})") from error
+        if _SURROGATE.search(text):
+            _refuse_lone_surrogates(value)
+        return value
+
+
+_KINDS = {list: "an array", str: "a string", type(None): "null", bool: "true or false"}
+
+
+def _bad_text(record: bytes, error: UnicodeDecodeError) -> BadJsonError:
+    byte = record[error.start]
+    return BadJsonError(
+        f"invalid UTF-8: byte 0x{byte:02x} at byte {error.start} of the record",
+        unterminated=error.end == len(record) and "unexpected end" in error.reason,
+    )
+
+
+def _bad_syntax(text: str, error: json.JSONDecodeError) -> BadJsonError:
+    if error.msg == "Extra data":
+        if "\r" in text.strip(" \t\r\n"):
+            hint = "Only LF ends a record; this line holds bare CR (old Mac line ends)."
+        else:
+            hint = "One record a line."
+        return BadJsonError(
+            f"more than one JSON value on the line (character {error.pos + 1})", hint=hint
+        )
+    ended = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
+    return BadJsonError(f"not JSON: {error.msg} (character {error.pos + 1})", unterminated=ended)
+
+
+def _refuse_constant(name: str) -> float:
+    raise BadJsonError(f"{name} is not JSON", hint="allow_nan=true reads it as a float.")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        shown = text if len(text) <= 24 else f"{text[:12]}…{text[-8:]}"  # noqa: PLR2004 - one screen word
+        raise BadJsonError(
+            f"the number {shown} is out of range", hint="allow_nan=true reads it as infinity."
+        )
+    return value
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> Sample:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadJsonError(f"the key {twice!r} occurs twice", hint="strict=false takes the last.")
+    return found
+
+
+def _refuse_lone_surrogates(value: Any) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise BadJsonError("an escape stands for half a character (lone surrogate)") from error

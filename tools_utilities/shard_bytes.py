@@ -1,0 +1,63 @@
+"""ShardBytes for what is already at hand: bytes in memory, or a local file mapped in place."""
+
+import mmap
+from pathlib import Path
+
+from tools_utilities.errors import DataNotFoundError, IntegrityError
+from tools_utilities.object_store import ObjectInfo
+
+
+class MemoryShardBytes:
+    """An object whose bytes are in memory."""
+
+    path: Path | None = None
+
+    def __init__(
+        self, key: str, data: bytes | memoryview, *, info: ObjectInfo | None = None
+    ) -> None:
+        self.info = info or ObjectInfo(key=key, size_bytes=len(data))
+        self._view = memoryview(data)
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Return bytes [start, end), clipped to the end; no copy."""
+        return self._view[start:end]
+
+    def close(self) -> None:
+        """Let go of the bytes; views already given stay valid."""
+        self._view = memoryview(b"")
+
+
+class FileShardBytes:
+    """A local file read where it lies: mapped, never copied, never changed or deleted."""
+
+    def __init__(self, path: Path, *, info: ObjectInfo | None = None) -> None:
+        """Map `path`; `info` defaults to the path as key and the size found.
+
+        Raises:
+            DataNotFoundError: there is no such file.
+            IntegrityError: the file has another size than `info` promises.
+        """
+        self.path: Path | None = path
+        try:
+            with path.open("rb") as file:
+                size_bytes = file.seek(0, 2)
+                mapped = (
+                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size_bytes else None
+                )
+        except FileNotFoundError as error:
+            raise DataNotFoundError(f"{path}: no such file", key=str(path)) from error
+        self.info = info or ObjectInfo(key=str(path), size_bytes=size_bytes)
+        if self.info.size_bytes != size_bytes:
+            raise IntegrityError(
+                f"{self.info.key}: {size_bytes} bytes in {path}, {self.info.size_bytes} expected",
+                key=self.info.key,
+            )
+        self._view = memoryview(b"" if mapped is None else mapped)
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Return bytes [start, end), clipped to the end; no copy."""
+        return self._view[start:end]
+
+    def close(self) -> None:
+        """Let go of the mapping; it goes when the last view given out does."""
+        self._view = memoryview(b"")

@@ -1,0 +1,161 @@
+"""JSON lines: one object a line, only LF ends a line (so U+2028 inside a string is just text).
+
+Blank and white-space-only lines are no samples. Uncompressed objects are cut into byte ranges; a
+line belongs to the range its first byte lies in. NaN and infinities are errors unless `allow_nan`;
+of repeated keys the last wins (`strict`: an error).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import BinaryIO
+
+from tools_utilities.errors import RecordError
+from tools_utilities.json_records import BadJsonError, ExactJson, decode_objects, index_json_lines
+from tools_utilities.line_index import count_lines, own_lines, plan_byte_ranges, whole_object
+from tools_utilities.object_store import ObjectInfo
+from tools_utilities.shard_format import (
+    ReadOptions,
+    Sample,
+    ShardBytes,
+    ShardFormat,
+    Split,
+    split_suffix,
+)
+from tools_utilities.split_content import SplitContent
+
+_COUNT_BYTES = 4 << 20
+
+
+class JsonLines:
+    """The format `jsonl`."""
+
+    name = "jsonl"
+    suffixes: tuple[str, ...] = (".jsonl", ".ndjson")
+    compressible = True
+
+    def plan_splits(
+        self,
+        info: ObjectInfo,
+        read: Callable[[int, int], bytes],  # noqa: ARG002 - the contract's; lines need no footer
+        target_bytes: int,
+        options: ReadOptions,  # noqa: ARG002 - the contract's
+    ) -> list[Split]:
+        """Cut into byte ranges; a compressed object is one."""
+        if split_suffix(info.key)[1] is not None:
+            return [whole_object(info)]
+        return plan_byte_ranges(info, target_bytes)
+
+    def open_split(self, shard: ShardBytes, split: Split, options: ReadOptions) -> "JsonlSplit":
+        """Index the lines of a range; nothing is decoded yet."""
+        return JsonlSplit(SplitContent(shard, split), options)
+
+    def write(self, samples: Iterable[Sample], file: BinaryIO) -> int:
+        """Write one compact line a sample; a float that is not finite is refused."""
+        count = 0
+        for sample in samples:
+            file.write(encode_line(sample, count))
+            count += 1
+        return count
+
+
+def encode_line(sample: Sample, index: int) -> bytes:
+    """Return a sample as one JSON line that every strict reader takes.
+
+    Raises:
+        RecordError: it holds NaN, an infinity, or something JSON has no word for.
+    """
+    import json
+
+    try:
+        text = json.dumps(sample, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode("utf-8") + b"\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RecordError(
+            f"sample {index} cannot be written as JSON: {error}",
+            hint="Use numbers, text, lists and objects; null instead of NaN.",
+            record=index + 1,
+        ) from error
+
+
+class JsonlSplit:
+    """The records of one byte range, by index."""
+
+    def __init__(self, content: SplitContent, options: ReadOptions) -> None:
+        self._content = content
+        self._options = options
+        self._view, self._base = own_lines(content.shard, content.split)
+        self._starts, self._irregular = index_json_lines(self._view)
+        self._lines_before: int | None = None
+        self.num_samples = len(self._starts) - 1 if len(self._view) else 0
+        self.num_bytes = self._starts.nbytes + content.held_bytes
+        self.skipped: dict[str, int] = {}
+
+    def read(self, indices: Sequence[int]) -> list[Sample]:
+        """Decode the records at `indices`: all at once, or one by one where that would not be exact."""
+        pieces = self._slices(indices)
+        regular = not self._options.strict and (
+            self._irregular is None or not self._irregular[list(indices)].any()
+        )
+        samples = decode_objects(pieces) if regular else None
+        if samples is not None:
+            return samples
+        exact = ExactJson(self._options)
+        return [
+            self._decode_one(exact, bytes(piece), index)
+            for piece, index in zip(pieces, indices, strict=True)
+        ]
+
+    def read_raw(self, indices: Sequence[int]) -> list[bytes]:
+        """Return each line's own bytes, without its LF or CRLF."""
+        return [own_bytes(piece) for piece in self._slices(indices)]
+
+    def close(self) -> None:
+        """Free the decoded bytes."""
+        self._view = memoryview(b"")
+        self._content.close()
+
+    def _slices(self, indices: Sequence[int]) -> list[memoryview]:
+        wanted = list(indices)
+        starts = self._starts
+        begins, ends = starts[wanted].tolist(), starts[[index + 1 for index in wanted]].tolist()
+        view = self._view
+        pieces = [view[begin:end] for begin, end in zip(begins, ends, strict=True)]
+        self._content.touched(len(pieces), sum(ends) - sum(begins))
+        return pieces
+
+    def _decode_one(self, exact: ExactJson, piece: bytes, index: int) -> Sample:
+        try:
+            return exact.decode(own_bytes(piece))
+        except BadJsonError as error:
+            offset = self._base + int(self._starts[index])
+            line = self._line_number(offset)
+            reason = error.reason
+            if error.unterminated and self._ends_the_object(piece, index):
+                reason = f"unterminated: the object ends inside this record ({reason})"
+            raise self._content.bad_record(
+                reason, hint=error.hint, place=f"line {line}",
+                record=line, line=line, offset=offset, index=index,
+            ) from error  # fmt: skip
+
+    def _ends_the_object(self, piece: bytes, index: int) -> bool:
+        end = self._base + len(self._view)
+        last = index == self.num_samples - 1 and end == self._content.shard.info.size_bytes
+        return last and not piece.endswith(b"\n")
+
+    def _line_number(self, offset: int) -> int:
+        """Return the physical line (from 1) at an offset; reads what lies before, once a split."""
+        shard = self._content.shard
+        if self._lines_before is None:
+            self._lines_before = sum(
+                count_lines(shard.read(start, min(self._base, start + _COUNT_BYTES)))
+                for start in range(0, self._base, _COUNT_BYTES)
+            )
+        return self._lines_before + count_lines(self._view[: offset - self._base]) + 1
+
+
+def own_bytes(piece: bytes | memoryview) -> bytes:
+    """Return the first line of a slice without its line end."""
+    line = bytes(piece).partition(b"\n")[0]
+    return line[:-1] if line.endswith(b"\r") else line
+
+
+SHARD_FORMAT: ShardFormat = JsonLines()

@@ -1,0 +1,309 @@
+"""Parquet: a split is one row group, or several small neighbours; samples are dicts of Python values.
+
+Only the footer is read to cut a file. A row group is decoded in bounded batches and kept as Arrow
+(`ArrowRows`), so a large one with nested columns costs little memory. Values are as pyarrow's
+`to_pylist` gives them, except that time stamps never depend on pandas being installed.
+Writing: a key that a sample lacks is stored, and read back, as null.
+"""
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from tools_utilities.arrow_rows import ArrowRows, python_rows
+from tools_utilities.errors import QuarkError, RecordError, UsageError
+from tools_utilities.object_store import ObjectInfo
+from tools_utilities.shard_format import ReadOptions, Sample, ShardBytes, ShardFormat, Split
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+_BATCH_BYTES = 2 << 20
+_PROBE_ROWS = 64
+_FEW_ROWS = 1024
+_BUFFER_BYTES = 1 << 20
+_WRITE_ROWS = 256
+_ROW_GROUP_BYTES = 4 << 20
+
+
+class Parquet:
+    """The format `parquet`."""
+
+    name = "parquet"
+    suffixes: tuple[str, ...] = (".parquet",)
+    compressible = False
+
+    def plan_splits(
+        self,
+        info: ObjectInfo,
+        read: Callable[[int, int], bytes],
+        target_bytes: int,
+        options: ReadOptions,  # noqa: ARG002 - the contract's
+    ) -> list[Split]:
+        """Cut at row groups, from the footer; neighbours are joined up to `target_bytes`.
+
+        Raises:
+            RecordError: the footer cannot be read.
+        """
+        if info.size_bytes == 0:
+            return [Split(key=info.key, start=0, end=0, num_bytes=0, num_samples=0)]
+        with _as_record_error(info.key):
+            metadata = _footer(_RangeFile(read, info.size_bytes))
+        return _join_row_groups(info, metadata, target_bytes)
+
+    def open_split(self, shard: ShardBytes, split: Split, options: ReadOptions) -> "ParquetSplit":
+        """Decode the row groups of a split.
+
+        Raises:
+            RecordError: the file cannot be read, or lacks a column asked for.
+        """
+        return ParquetSplit(shard, split, options)
+
+    def write(self, samples: Iterable[Sample], file: BinaryIO) -> int:
+        """Write row groups of about 4 MiB; the first one settles the columns and their types.
+
+        Raises:
+            RecordError: a later sample does not fit them.
+        """
+        return _write(samples, file)
+
+
+class ParquetSplit:
+    """The rows of some row groups, by index. `first_row` counts from 0 in the file."""
+
+    def __init__(self, shard: ShardBytes, split: Split, options: ReadOptions) -> None:
+        self.key = split.key
+        self.skipped: dict[str, int] = {}
+        self.first_row = 0
+        self.rows = _empty_rows()
+        if split.end > split.start:
+            with _as_record_error(split.key):
+                self.rows, self.first_row = _load(shard, split, options)
+        self.num_samples = self.rows.num_rows
+        self.num_bytes = self.rows.held_bytes
+
+    def read(self, indices: Sequence[int]) -> list[Sample]:
+        """Return the rows at `indices`; only they are turned into Python values."""
+        try:
+            return python_rows(self.rows.take(indices))
+        except ValueError:
+            for index in indices:
+                self._read_one(index)
+            raise
+
+    def read_raw(self, indices: Sequence[int]) -> list[bytes]:
+        """Refuse: a Parquet row has no bytes of its own."""
+        raise UsageError(
+            f"{self.key}: a Parquet row has no bytes of its own ({len(indices)} asked for)",
+            hint="Leave out deserialize=; samples are dicts already.",
+        )
+
+    def bad_row(self, index: int, reason: str, **detail: Any) -> RecordError:
+        """Return the error of one row; rows count from 1 in the file."""
+        row = self.first_row + index + 1
+        return RecordError(
+            f"{self.key}: row {row}: {reason}",
+            key=self.key, record=row, row=row, index=index, reason=reason, **detail,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Free the decoded rows."""
+        self.rows.close()
+
+    def _read_one(self, index: int) -> None:
+        try:
+            python_rows(self.rows.take([index]))
+        except ValueError as error:
+            raise self.bad_row(index, f"a value cannot be read: {error}") from error
+
+
+class _RangeFile(io.RawIOBase):
+    """A read-only file over `read(start, end)`, for pyarrow."""
+
+    def __init__(self, read: Callable[[int, int], bytes | memoryview], size_bytes: int) -> None:
+        super().__init__()
+        self._read_range = read
+        self._size_bytes = size_bytes
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size_bytes}[whence]
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        end = min(self._size_bytes, self._position + len(buffer))
+        piece = self._read_range(self._position, end) if end > self._position else b""
+        buffer[: len(piece)] = piece
+        self._position += len(piece)
+        return len(piece)
+
+
+@contextmanager
+def _as_record_error(key: str) -> Iterator[None]:
+    """Turn what pyarrow raises into a RecordError naming the file; our own errors pass."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except QuarkError:
+        raise  # a store's error is an OSError too
+    except (pa.ArrowException, OSError) as error:
+        raise RecordError(
+            f"{key}: not a readable Parquet file: {error}",
+            hint="Check that the file is complete (a cut Parquet file cannot be read at all).",
+            key=key,
+            reason="unreadable",
+        ) from error
+
+
+def _footer(file: Any) -> "pq.FileMetaData":
+    import pyarrow.parquet as pq
+
+    return pq.read_metadata(file)
+
+
+def _join_row_groups(
+    info: ObjectInfo, metadata: "pq.FileMetaData", target_bytes: int
+) -> list[Split]:
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    sizes = [group.total_byte_size for group in groups]
+    # Sizes in the footer are before compression; the object's own size says how much that saves.
+    stored = info.size_bytes / max(1, sum(sizes))
+    splits: list[Split] = []
+    start = rows = 0
+    num_bytes = 0.0
+    for index, (group, size) in enumerate(zip(groups, sizes, strict=True)):
+        if index > start and num_bytes + size * stored > target_bytes:
+            splits.append(_split_of(info, start, index, num_bytes, rows))
+            start, rows, num_bytes = index, 0, 0.0
+        rows += group.num_rows
+        num_bytes += size * stored
+    splits.append(_split_of(info, start, len(groups), num_bytes, rows))
+    return splits
+
+
+def _split_of(info: ObjectInfo, start: int, end: int, num_bytes: float, rows: int) -> Split:
+    return Split(key=info.key, start=start, end=end, num_bytes=round(num_bytes), num_samples=rows)
+
+
+def _empty_rows() -> ArrowRows:
+    import pyarrow as pa
+
+    return ArrowRows(pa.schema([]), [])
+
+
+def _load(shard: ShardBytes, split: Split, options: ReadOptions) -> tuple[ArrowRows, int]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    source: Any = (
+        pa.OSFile(str(shard.path), "rb")
+        if shard.path is not None
+        else _RangeFile(shard.read, shard.info.size_bytes)
+    )
+    with pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
+        columns = _chosen_columns(split.key, file.schema_arrow.names, options)
+        schema = file.schema_arrow
+        if columns is not None:
+            schema = pa.schema([schema.field(name) for name in columns])
+        first_row = sum(file.metadata.row_group(i).num_rows for i in range(split.start))
+        rows = ArrowRows(schema, _batches(file, split, columns))
+    source.close()
+    return rows, first_row
+
+
+def _batches(
+    file: "pq.ParquetFile", split: Split, columns: list[str] | None
+) -> Iterator["pa.RecordBatch"]:
+    """Yield bounded batches: how wide rows are once decoded is seen on the first few."""
+    wanted: dict[str, Any] = {
+        "row_groups": list(range(split.start, split.end)),
+        "columns": columns,
+        "use_threads": False,
+    }
+    num_rows = sum(file.metadata.row_group(i).num_rows for i in wanted["row_groups"])
+    batch_rows = _FEW_ROWS
+    if num_rows > _FEW_ROWS:
+        probe = next(iter(file.iter_batches(batch_size=_PROBE_ROWS, **wanted)))
+        row_bytes = max(1, probe.nbytes // max(1, probe.num_rows))
+        batch_rows = max(1, min(1 << 16, _BATCH_BYTES // row_bytes))
+    for batch in file.iter_batches(batch_size=batch_rows, **wanted):
+        if batch.num_rows:
+            yield batch
+
+
+def _chosen_columns(key: str, found: list[str], options: ReadOptions) -> list[str] | None:
+    twice = sorted({name for name in found if found.count(name) > 1})
+    if twice:
+        raise RecordError(f"{key}: columns named twice: {', '.join(twice)}", key=key)
+    if options.columns is None:
+        return None
+    missing = [name for name in options.columns if name not in found]
+    if missing:
+        raise RecordError(
+            f"{key}: no column {', '.join(missing)}; wanted {', '.join(options.columns)};"
+            f" found {', '.join(found) or 'none'}",
+            key=key, reason="columns", wanted=list(options.columns), found=found,
+        )  # fmt: skip
+    return [name for name in found if name in options.columns]
+
+
+def _write(samples: Iterable[Sample], file: BinaryIO) -> int:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    stream = iter(samples)
+    first = list(islice(stream, _WRITE_ROWS))
+    schema = _table(first, None, 0).schema
+    count, chunk, pending, pending_bytes = 0, first, [], 0
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        while chunk:
+            table = _table(chunk, schema, count)
+            count += len(chunk)
+            pending.append(table)
+            pending_bytes += table.nbytes
+            if pending_bytes >= _ROW_GROUP_BYTES:
+                writer.write_table(pa.concat_tables(pending), row_group_size=1 << 30)
+                pending, pending_bytes = [], 0
+            chunk = list(islice(stream, _WRITE_ROWS))
+        if pending:
+            writer.write_table(pa.concat_tables(pending), row_group_size=1 << 30)
+    return count
+
+
+def _table(samples: list[Sample], schema: "pa.Schema | None", first: int) -> "pa.Table":
+    import pyarrow as pa
+
+    names = list(dict.fromkeys(name for sample in samples for name in sample))
+    try:
+        if schema is None:
+            return pa.table({name: [sample.get(name) for sample in samples] for name in names})
+        if new := [name for name in names if name not in schema.names]:
+            raise _unwritable(samples, first, f"not in the first {_WRITE_ROWS}: {', '.join(new)}")
+        return pa.Table.from_pylist(samples, schema=schema)
+    except (pa.ArrowException, TypeError, OverflowError) as error:
+        raise _unwritable(samples, first, str(error)) from error
+
+
+def _unwritable(samples: list[Sample], first: int, why: str) -> RecordError:
+    return RecordError(
+        f"samples {first} to {first + len(samples) - 1} cannot be written as Parquet: {why}",
+        hint="Give every sample the same columns and types, or write jsonl.",
+        record=first + 1,
+    )
+
+
+SHARD_FORMAT: ShardFormat = Parquet()

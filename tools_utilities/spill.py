@@ -1,0 +1,92 @@
+"""Bytes written once and read at random: in memory while small, else in an unlinked mapped file.
+
+Decoded data can be many times an object's stored size (a zstd file, a Parquet row group). Kept this
+way it costs at most `memory_bytes` of memory; the rest is page cache the kernel may take back.
+"""
+
+import mmap
+import tempfile
+from types import TracebackType
+from typing import IO, Self
+
+SPILL_BYTES = 8 << 20
+"""What one decoded object may hold in memory before it goes to a temporary file."""
+
+_FAULT_BYTES = 64 << 10  # one touch of a mapped file makes the kernel map about this much around it
+
+
+class Spill:
+    """Append with `write`, then read through `view`. Not for two threads at once."""
+
+    def __init__(self, *, memory_bytes: int = SPILL_BYTES) -> None:
+        self._memory_bytes = memory_bytes
+        self._pieces: list[bytes | memoryview] = []
+        self._file: IO[bytes] | None = None
+        self._map: mmap.mmap | None = None
+        self._touched_bytes = 0
+        self.size_bytes = 0
+
+    def write(self, piece: bytes | memoryview) -> int:
+        """Append a piece; it must not change afterwards."""
+        self.size_bytes += len(piece)
+        if self._file is None and self.size_bytes > self._memory_bytes:
+            self._file = tempfile.TemporaryFile(prefix="quark-spill-", buffering=0)  # noqa: SIM115 - closed by `view` or `close`
+            for held in self._pieces:
+                _write_all(self._file, held)
+            self._pieces = []
+        if self._file is None:
+            self._pieces.append(piece)
+        else:
+            _write_all(self._file, piece)
+        return len(piece)
+
+    def view(self) -> memoryview:
+        """Return everything written, read only; nothing may be written afterwards."""
+        if self._file is not None:
+            self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._file.close()
+            self._file = None
+        if self._map is not None:
+            return memoryview(self._map)
+        self._pieces = [b"".join(self._pieces)]
+        return memoryview(self._pieces[0])
+
+    @property
+    def held_bytes(self) -> int:
+        """What it holds in memory: everything while small, nothing once it is in a file."""
+        return 0 if self._map is not None or self._file is not None else self.size_bytes
+
+    def touched(self, num_records: int, num_bytes: int, *, budget_bytes: int = 32 << 20) -> None:
+        """Count what was just read; past the budget, unmap the pages (they stay in page cache)."""
+        if self._map is None:
+            return
+        self._touched_bytes += num_bytes + num_records * _FAULT_BYTES
+        if self._touched_bytes >= budget_bytes:
+            self._touched_bytes = 0
+            if hasattr(mmap, "MADV_DONTNEED"):
+                self._map.madvise(mmap.MADV_DONTNEED)
+
+    def close(self) -> None:
+        """Let go; views still held keep their pages. Safe to call twice."""
+        self._pieces = []
+        self._map = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _write_all(file: IO[bytes], piece: bytes | memoryview) -> None:
+    rest = memoryview(piece)
+    while rest:
+        rest = rest[file.write(rest) :]

@@ -1,0 +1,55 @@
+"""The bytes a split is read from: the object's own, or what a compressed object decodes to."""
+
+from typing import TYPE_CHECKING, Any
+
+from tools_utilities.compression import decompress_to_spill
+from tools_utilities.errors import RecordError
+from tools_utilities.shard_bytes import MemoryShardBytes
+from tools_utilities.shard_format import ShardBytes, Split, split_suffix
+
+if TYPE_CHECKING:
+    from tools_utilities.spill import Spill
+
+
+class SplitContent:
+    """One split's bytes as a reader wants them: decompressed, with a split over those bytes.
+
+    `shard` and `split` equal what was given, unless the object is compressed: then they stand for
+    everything it decodes to. Offsets in errors are offsets into these bytes.
+    """
+
+    def __init__(self, shard: ShardBytes, split: Split) -> None:
+        """Decode if needed.
+
+        Raises:
+            RecordError: the object is compressed and truncated or damaged.
+        """
+        self.key = split.key
+        self.compression = split_suffix(split.key)[1]
+        self._spill: Spill | None = None
+        self.shard, self.split = shard, split
+        self.held_bytes = 0 if shard.path is not None else split.num_bytes
+        if self.compression is not None:
+            stored = shard.read(0, shard.info.size_bytes)
+            self._spill = decompress_to_spill(stored, self.compression, key=split.key)
+            view = self._spill.view()
+            self.shard = MemoryShardBytes(split.key, view)
+            self.split = Split(key=split.key, start=0, end=len(view), num_bytes=len(view))
+            self.held_bytes = self._spill.held_bytes
+
+    def touched(self, num_records: int, num_bytes: int) -> None:
+        """Tell that records were read, so that mapped pages can be let go."""
+        if self._spill is not None:
+            self._spill.touched(num_records, num_bytes)
+
+    def bad_record(
+        self, reason: str, *, hint: str = "", place: str = "", **detail: Any
+    ) -> RecordError:
+        """Return the error of one record; `place` says where in words (`line 3`)."""
+        where = f"{self.key}: {place}" if place else self.key
+        return RecordError(f"{where}: {reason}", hint=hint, key=self.key, reason=reason, **detail)
+
+    def close(self) -> None:
+        """Free the decoded bytes."""
+        if self._spill is not None:
+            self._spill.close()
