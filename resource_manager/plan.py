@@ -1,0 +1,184 @@
+"""The plan of a run: what will happen, in one frozen struct (`plan.json`). Pure; nothing is started.
+
+`plan_screen.py` draws it; `manager.py` makes it before it asks.
+"""
+
+from typing import Any
+
+import msgspec
+
+from brain.ml.training_job import DataSource, TrainingJob
+
+MAX_GETS_PER_SECOND = 3000
+"""A prefix of S3 serves at least 5,500 GET/s; from here on it may start to refuse."""
+REQUEST_SECONDS = 0.02
+"""Assumed time to the first byte of a GET."""
+STREAM_BYTES_PER_SECOND = 50e6
+"""Assumed rate of one connection."""
+NETWORK_FILESYSTEMS = ("nfs", "cifs", "smb", "fuse", "9p", "lustre", "ceph")
+
+
+class PlannedData(msgspec.Struct, frozen=True, kw_only=True):
+    """One shard group of the run."""
+
+    role: str
+    """`train` or `validation`."""
+    store: str
+    """URI of the store; a local folder as `file:///…`."""
+    prefix: str
+    num_shards: int
+    total_bytes: int
+    median_bytes: float
+    complete_listing: bool = True
+    """False: counts and bytes are lower bounds."""
+    format: str | None = None
+    num_samples: int | None = None
+    samples_known: bool = False
+    """False: estimated from the records that were decoded."""
+    records_decoded: int = 0
+    why: str = ""
+    """How it came to be used: the only group, picked, beside the training data."""
+
+
+class PlannedSetting(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting that is not at its default, and where it was said."""
+
+    name: str
+    value: Any
+    why: str
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run will do."""
+
+    schema: int = 1
+    task: str = "train"
+    name: str
+    run_dir: str
+    model: str
+    layers: int | None
+    parameters: int | None
+    """None: only building the model can tell."""
+    data: tuple[PlannedData, ...]
+    text: str | None = None
+    """How a record becomes tokens: `field text`."""
+    where: str
+    device: str
+    processes: int
+    nodes: int
+    precision: str
+    batch_size: int
+    seq_len: int
+    steps: int | None
+    """None: the samples of an epoch are not known yet."""
+    steps_known: bool = False
+    limits: tuple[str, ...]
+    """Stop rules; the first reached ends the run."""
+    earlier_seconds: float | None = None
+    """How long an earlier run of the same data and limits took."""
+    settings: tuple[PlannedSetting, ...] = ()
+    differences: tuple[str, ...] = ()
+    """What differs from the last run."""
+    notes: tuple[str, ...] = ()
+    """What was decided on the way: the path that became a prefix, the words that were ignored."""
+    warnings: tuple[str, ...] = ()
+    canonical: str | None = None
+    """The command that says the same without any doubt."""
+
+
+def limits_of(job: TrainingJob) -> tuple[str, ...]:
+    """Return the stop rules of a job as text."""
+    rules = {
+        "epochs": f"{job.epochs:g} epoch{'' if job.epochs == 1 else 's'}" if job.epochs else "",
+        "max_steps": f"{job.max_steps:,} steps" if job.max_steps else "",
+        "max_samples": f"{job.max_samples:,} samples" if job.max_samples else "",
+        "max_tokens": f"{job.max_tokens:,} tokens" if job.max_tokens else "",
+        "max_seconds": f"{job.max_seconds:g} seconds" if job.max_seconds else "",
+    }
+    return tuple(rule for rule in rules.values() if rule)
+
+
+def parameters_of(job: TrainingJob) -> int | None:
+    """Return the number of trained parameters, where the `quark` model's dial tells it."""
+    from brain.ml.model_shape import ModelShape
+
+    if job.model != "quark" or job.tokenizer != "bytes":
+        return None
+    vocab = vocab_size_of(job)
+    shape = ModelShape(layers=job.layers, vocab_size=vocab, seq_len=job.seq_len)
+    return shape.num_parameters
+
+
+def vocab_size_of(_job: TrainingJob) -> int:
+    """Return the vocabulary of the byte tokenizer."""
+    return 256
+
+
+def steps_of(job: TrainingJob, data: tuple[PlannedData, ...]) -> tuple[int | None, bool]:
+    """Return (optimizer steps of the run, whether they are exact), (None, False) when unknown.
+
+    The stop rules are applied to what is known: an epoch of text is as long as its bytes.
+    """
+    train = [item for item in data if item.role == "train"]
+    bounds: list[tuple[int, bool]] = []
+    if job.max_steps:
+        bounds.append((job.max_steps, True))
+    if job.max_samples:
+        bounds.append((max(1, job.max_samples // job.batch_size), False))
+    if job.max_tokens:
+        bounds.append((max(1, job.max_tokens // (job.batch_size * job.seq_len)), False))
+    if job.epochs and train:
+        text_bytes = sum(item.total_bytes for item in train)
+        whole = text_bytes * job.epochs / (job.batch_size * job.seq_len)
+        bounds.append((max(1, int(whole)), False))
+    if not bounds:
+        return None, False
+    steps, known = min(bounds)
+    return steps, known and len(bounds) == 1
+
+
+def request_warnings(job: TrainingJob, data: tuple[PlannedData, ...]) -> list[str]:
+    """Return a warning for each prefix that may see more than MAX_GETS_PER_SECOND."""
+    warnings = []
+    streams = job.fetch_concurrency * job.processes * job.nodes
+    for item in data:
+        if item.store.startswith("file://") or item.num_shards <= MAX_GETS_PER_SECOND:
+            continue
+        mean_bytes = item.total_bytes / item.num_shards
+        rate = streams / (REQUEST_SECONDS + mean_bytes / STREAM_BYTES_PER_SECOND)
+        if rate > MAX_GETS_PER_SECOND:
+            warnings.append(
+                f"{item.prefix}: up to {rate:,.0f} GET/s on one prefix (over"
+                f" {MAX_GETS_PER_SECOND:,}); shards of {2 * mean_bytes / 1024:,.0f} KiB halve it"
+            )
+    return warnings
+
+
+def cache_warnings(cache_dir: str | None, filesystem: str) -> list[str]:
+    """Return a warning when the cache folder is on a network file system."""
+    if cache_dir is None or not filesystem.lower().startswith(NETWORK_FILESYSTEMS):
+        return []
+    return [f"cache folder {cache_dir} is on {filesystem}: use a local disk (cache_dir=…)"]
+
+
+def filesystem_of(path: str, mounts: str) -> str:
+    """Return the type of the file system that holds the absolute `path`.
+
+    `mounts` is the text of /proc/mounts; empty (another system) gives an empty type.
+    """
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        if len(fields) < 3:  # noqa: PLR2004 - device, folder, type
+            continue
+        # The kernel writes blanks in mount points as \040.
+        folder = fields[1].replace("\\040", " ").replace("\\011", "\t")
+        inside = path == folder or path.startswith(folder.rstrip("/") + "/")
+        if inside and len(folder) >= len(best):
+            best, kind = folder, fields[2]
+    return kind
+
+
+def data_source_name(source: DataSource) -> str:
+    """Return a source as people write it: `s3://bucket/prefix`."""
+    return f"{source.store.uri}/{source.prefix}"

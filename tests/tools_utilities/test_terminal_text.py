@@ -1,0 +1,129 @@
+"""Escaping, folding, units and pictures: what a terminal shows is what the text holds."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tools_utilities.terminal_text import (
+    Span,
+    can_draw,
+    fit,
+    fold,
+    human_bytes,
+    human_count,
+    human_seconds,
+    pairs,
+    plain,
+    plot,
+    render,
+    shown,
+    sparkline,
+    table,
+    thin,
+    width_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("data/run[train]/[/x]/[bold]c/ \\x é 東京", "data/run[train]/[/x]/[bold]c/ \\x é 東京"),
+        ("a\x1b[31mred\x1b[0m", "a\\x1b[31mred\\x1b[0m"),
+        ("two\nlines\tand\r", "two\\nlines\\tand\\r"),
+        ("nul\x00", "nul\\x00"),
+        ("right\u202eleft", "right\\u202eleft"),
+        ("zero\u200bwidth", "zero\\u200bwidth"),
+        ("not broken\u00a0space", "not broken\\xa0space"),
+        ("raw byte \udce9", "raw byte \\udce9"),
+    ],
+)
+def test_only_what_is_plainly_visible_is_shown_as_it_is(text, expected):
+    assert shown(text) == expected
+
+
+@given(st.text())
+def test_shown_text_has_no_control_characters(text):
+    assert shown(text).isprintable()
+
+
+def test_render_escapes_inside_colours_and_adds_none_without_them():
+    line: list[str | Span] = [Span("\x1b[2J", "red"), " ok"]
+    assert render(line, colour=True) == "\x1b[31m\\x1b[2J\x1b[0m ok"
+    assert render(line, colour=False) == "\\x1b[2J ok"
+    assert plain(line) == "\\x1b[2J ok"
+
+
+def test_fit_writes_what_an_encoding_lacks_as_escapes():
+    assert fit("donn\xe9es/東", "ascii") == "donn\\xe9es/\\u6771"
+    assert fit("donn\xe9es", "latin-1") == "donn\xe9es"
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8"), max_size=200), st.integers(8, 60))
+def test_folding_loses_nothing_and_fits(text, width):
+    lines = fold(text, width)
+    assert "".join(lines) == shown(text)
+    assert all(width_of(line) <= width for line in lines)
+
+
+def test_folding_cuts_at_blanks_and_only_then_inside_a_word():
+    assert fold("alpha beta gamma", 11, indent="  ") == ["  alpha ", "  beta ", "  gamma"]
+    assert fold("x" * 20, 8) == ["x" * 8, "x" * 8, "x" * 4]
+
+
+def test_units():
+    assert [human_bytes(n) for n in (0, 1023, 1024, 8_600_000, 2**40, 3 * 2**50)] == [
+        "0 B", "1023 B", "1.0 KiB", "8.2 MiB", "1.0 TiB", "3.0 PiB",
+    ]  # fmt: skip
+    assert [human_count(n) for n in (0, 1234, 12_345_678, 3e9)] == [
+        "0", "1,234", "12.3 M", "3.0 B",
+    ]  # fmt: skip
+    assert [human_seconds(n) for n in (0.84, 42.2, 59.7, 185, 7800)] == [
+        "0.8 s", "42 s", "1 min 0 s", "3 min 5 s", "2 h 10 min",
+    ]  # fmt: skip
+
+
+def test_sparkline_spans_its_own_range_and_leaves_out_what_is_no_number():
+    assert sparkline([0, 7], width=8) == "▁█"
+    assert sparkline([3, float("nan"), float("inf"), 3], width=8) == "▁▁"
+    assert sparkline([1, 2], width=4, draw=False).isascii()
+    assert sparkline([], width=8) == ""
+    assert len(sparkline(list(range(1000)), width=20)) == 20
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300), st.integers(1, 40))
+def test_thinning_keeps_the_count_and_the_range(values, count):
+    points = thin(values, count)
+    assert len(points) == min(len(values), count)
+    assert min(values) - 1e-6 <= min(points) <= max(points) <= max(values) + 1e-6
+
+
+def test_plot_has_its_range_at_the_left_and_stays_in_its_width():
+    lines = plot([5.0, 4.0, 3.0, 2.5], width=30, height=4, label="loss")
+    assert len(lines) == 4 + 2
+    assert lines[0].startswith("        5 │")
+    assert lines[3].startswith("      2.5 │")
+    assert lines[-1].endswith("loss")
+    assert all(width_of(line) <= 30 for line in plot(list(range(500)), width=30, height=4))
+    assert all(line.isascii() for line in plot([1.0, 2.0], width=30, height=3, draw=False))
+
+
+def test_table_aligns_by_cells_and_says_when_it_does_not_fit():
+    lines = table(("#", "name"), [("1", "東京/"), ("12", "b/")], width=None, right="r")
+    assert lines == [" #  name", " 1  東京/", "12  b/"]
+    assert table(("#", "name"), [("1", "x" * 40)], width=40) is None
+
+
+def test_pairs_keep_values_whole_at_any_width():
+    value = "s3://bucket/" + "deep/" * 30
+    for width in (20, 40, 80):
+        text = "".join(plain(line).strip() for line in pairs([("data", value)], width=width))
+        assert value in text.replace(" ", "")
+    [line] = pairs([("data", value)], width=None)
+    assert plain(line) == f"  data  {value}"
+
+
+def test_drawing_needs_an_encoding_that_has_blocks():
+    assert can_draw("utf-8")
+    assert not can_draw("ascii")
+    assert not can_draw("latin-1")
+    assert not can_draw("no-such-encoding")
