@@ -1,0 +1,99 @@
+"""From settings to the fields of a TrainingJob, and to the settings a plan shows. Pure."""
+
+from typing import Any
+
+from brain.ml.training_job import Every, TrainingJob
+from resource_manager.plan import PlannedSetting
+from tools_utilities.errors import UsageError
+from tools_utilities.settings import Settings
+
+SAME_NAME = (
+    "cache_policy", "prefetch", "fetch_concurrency", "workers", "shuffle", "seed", "partition",
+    "equalize", "max_drop", "on_bad", "bad_budget", "on_missing", "allow_changed", "allow_nan",
+    "strict", "text_key", "template", "tokenizer", "seq_len", "pad_id", "eos_id", "overlong",
+    "layers", "max_steps", "max_tokens", "max_samples", "max_seconds", "grad_accum", "lr",
+    "schedule", "warmup_steps", "optimizer", "weight_decay", "grad_clip", "precision", "compile",
+    "parallel", "device", "nodes", "keep",
+)  # fmt: skip
+"""Settings that a job holds under the same name."""
+STOP_RULES = ("max_steps", "max_tokens", "max_samples", "max_seconds")
+PARTITION_OPTIONS = ("num_partitions", "hash_seed", "ranges", "partition_key")
+RENTED = ("gpu_type", "spot", "max_price_hour", "max_cost")
+
+
+def job_fields(settings: Settings) -> dict[str, Any]:
+    """Return the fields of a TrainingJob that settings decide (all but name, folder and data).
+
+    Raises:
+        UsageError: a setting that only rented machines or two betas can satisfy.
+    """
+    fields = {name: settings.value(name) for name in SAME_NAME}
+    fields["epochs"] = _epochs(settings)
+    fields["processes"] = settings.value("gpus") or 1
+    fields["batch_size"] = _batch_size(settings)
+    fields["cache_bytes"] = settings.cache_bytes
+    fields["betas"] = _betas(settings)
+    for name in ("checkpoint_every", "eval_every"):
+        every = settings.value(name)
+        fields[name] = Every(**every) if every else None
+    fields["resume"] = "auto" if settings.value("resume") == "auto" else None
+    fields["partition_options"] = _partition_options(settings)
+    _refuse_rented(settings)
+    return fields
+
+
+def planned_settings(settings: Settings) -> tuple[PlannedSetting, ...]:
+    """Return every setting that somebody gave, with where it came from."""
+    return tuple(
+        PlannedSetting(name=name, value=value, why=source)
+        for name, value, source in settings.non_defaults()
+    )
+
+
+def changed_fields(job: TrainingJob, other: TrainingJob) -> tuple[str, ...]:
+    """Return `name: before → now` for each field in which `job` differs from an earlier `other`."""
+    own = ("name", "run_dir", "resume", "from_step")
+    return tuple(
+        f"{name}: {getattr(other, name)} → {getattr(job, name)}"
+        for name in TrainingJob.__struct_fields__
+        if name not in (*own, "train", "val") and getattr(job, name) != getattr(other, name)
+    )
+
+
+def _epochs(settings: Settings) -> float | None:
+    epochs = settings.value("epochs")
+    if epochs is not None:
+        return float(epochs)
+    # One pass, unless another stop rule was asked for.
+    return None if any(settings.value(rule) is not None for rule in STOP_RULES) else 1.0
+
+
+def _batch_size(settings: Settings) -> int:
+    size = int(settings.value("batch_size"))
+    if settings.value("batch_scope") == "device":
+        return size * int(settings.value("gpus") or 1) * int(settings.value("nodes"))
+    return size
+
+
+def _betas(settings: Settings) -> tuple[float, float]:
+    betas = tuple(settings.value("betas"))
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):  # noqa: PLR2004 - AdamW's two
+        text = ",".join(str(beta) for beta in betas)
+        raise UsageError(f"betas={text}: not two numbers from 0 to 1", hint="Try betas=0.9,0.95.")
+    return betas
+
+
+def _partition_options(settings: Settings) -> dict[str, Any]:
+    return {name: settings.value(name) for name in PARTITION_OPTIONS if settings.is_set(name)}
+
+
+def _refuse_rented(settings: Settings) -> None:
+    where = str(settings.value("where") or "local")
+    if where != "local":
+        raise UsageError(f"where={where}: only `local` can be launched by this version")
+    said = [name for name in RENTED if settings.value(name) is not None]
+    if said:
+        raise UsageError(
+            f"{', '.join(said)}: only rented machines have that",
+            hint="Leave it out: this run starts on this machine.",
+        )
