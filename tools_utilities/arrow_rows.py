@@ -6,6 +6,7 @@ Nothing here needs whole columns in one piece, so nested columns of any size can
 
 import sys
 from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,10 +42,15 @@ class ArrowRows:
                 spans.extend(_write_batch(self._spill, each) for each in held)
                 held = []
         self.batches: list[Any] = held if self._spill is None else _mapped(self._spill, spans)
+        if self._spill is not None:
+            _release_unused_memory()
         self._bounds = np.cumsum([0, *(batch.num_rows for batch in self.batches)])
         self.num_rows = int(self._bounds[-1])
         self.held_bytes = held_bytes if self._spill is None else 0
         self._row_bytes = held_bytes // max(1, self.num_rows)
+        self._num_buffers = sum(
+            len(column.buffers()) for batch in self.batches[:1] for column in batch.columns
+        )
 
     def take(self, indices: Sequence[int]) -> "pa.RecordBatch":
         """Return the rows at `indices`, in that order, as one batch."""
@@ -65,14 +71,27 @@ class ArrowRows:
         ]
         taken = pa.concat_batches(rows)  # type: ignore[attr-defined]  # the stubs lag behind pyarrow
         if self._spill is not None:
-            self._spill.touched(len(rows), len(rows) * self._row_bytes)
+            self._spill.touched(len(rows) * self._num_buffers, len(rows) * self._row_bytes)
         return taken
+
+    def select(self, names: Sequence[str]) -> "ArrowRows":
+        """Return the same rows with only these columns; shares the data, so close only one."""
+        chosen = copy(self)
+        chosen.batches = [batch.select(list(names)) for batch in self.batches]
+        chosen.schema = _select_fields(self.schema, names)
+        return chosen
 
     def close(self) -> None:
         """Let go of the batches."""
         self.batches = []
         if self._spill is not None:
             self._spill.close()
+
+
+def _select_fields(schema: "pa.Schema", names: Sequence[str]) -> "pa.Schema":
+    import pyarrow as pa
+
+    return pa.schema([schema.field(name) for name in names])
 
 
 def python_rows(batch: "pa.RecordBatch") -> list[dict[str, Any]]:
@@ -97,6 +116,13 @@ def _python_values(column: Any) -> list[Any]:
         column = column.cast(pa.timestamp("us", tz=kind.tz))
     values: list[Any] = column.to_pylist()
     return values
+
+
+def _release_unused_memory() -> None:
+    """Give back what decoding a large row group left in Arrow's pool."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
 
 
 def _write_batch(spill: Spill, batch: "pa.RecordBatch") -> tuple[int, int]:

@@ -27,7 +27,9 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     strict: bool = False
     """Refuse what is merely suspicious (duplicate keys, columns that differ between shards)."""
     columns: tuple[str, ...] | None = None
-    """Parquet: only these columns; None: all."""
+    """Parquet: only these columns (WebDataset: only these fields); None: all."""
+    first_of: tuple[str, ...] = ()
+    """Parquet: only the first of these columns that a file has; a file with none is an error."""
     seq_len: int = 1024
     """Token files: tokens in one sample."""
     token_dtype: str = "uint16"  # noqa: S105 - a number format, not a secret

@@ -56,11 +56,14 @@ class Spill:
         """What it holds in memory: everything while small, nothing once it is in a file."""
         return 0 if self._map is not None or self._file is not None else self.size_bytes
 
-    def touched(self, num_records: int, num_bytes: int, *, budget_bytes: int = 32 << 20) -> None:
-        """Count what was just read; past the budget, unmap the pages (they stay in page cache)."""
+    def touched(self, num_places: int, num_bytes: int, *, budget_bytes: int = 16 << 20) -> None:
+        """Count what was just read; past the budget, unmap the pages (they stay in page cache).
+
+        `num_places`: how many separate places were read; each maps pages around it.
+        """
         if self._map is None:
             return
-        self._touched_bytes += num_bytes + num_records * _FAULT_BYTES
+        self._touched_bytes += num_bytes + num_places * _FAULT_BYTES
         if self._touched_bytes >= budget_bytes:
             self._touched_bytes = 0
             if hasattr(mmap, "MADV_DONTNEED"):

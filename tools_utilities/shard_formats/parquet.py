@@ -71,6 +71,32 @@ class Parquet:
         return _write(samples, file)
 
 
+def first_column(key: str, found: Sequence[str], wanted: Sequence[str]) -> str:
+    """Return the first of `wanted` that is there.
+
+    Raises:
+        RecordError: none is; it names the file, the columns wanted and those found.
+    """
+    for name in wanted:
+        if name in found:
+            return name
+    raise missing_columns(key, " or ".join(wanted), found, wanted)
+
+
+def missing_columns(
+    key: str, missing: str, found: Sequence[str], wanted: Sequence[str]
+) -> RecordError:
+    """Return the error of a file without the columns asked for."""
+    return RecordError(
+        f"{key}: no column {missing}; found {', '.join(found) or 'none'}",
+        hint=f"Wanted: {', '.join(wanted)}.",
+        key=key,
+        reason="columns",
+        wanted=list(wanted),
+        found=list(found),
+    )
+
+
 class ParquetSplit:
     """The rows of some row groups, by index. `first_row` counts from 0 in the file."""
 
@@ -249,15 +275,13 @@ def _chosen_columns(key: str, found: list[str], options: ReadOptions) -> list[st
     twice = sorted({name for name in found if found.count(name) > 1})
     if twice:
         raise RecordError(f"{key}: columns named twice: {', '.join(twice)}", key=key)
+    if options.first_of:
+        return [first_column(key, found, options.first_of)]
     if options.columns is None:
         return None
     missing = [name for name in options.columns if name not in found]
     if missing:
-        raise RecordError(
-            f"{key}: no column {', '.join(missing)}; wanted {', '.join(options.columns)};"
-            f" found {', '.join(found) or 'none'}",
-            key=key, reason="columns", wanted=list(options.columns), found=found,
-        )  # fmt: skip
+        raise missing_columns(key, " and ".join(missing), found, options.columns)
     return [name for name in found if name in options.columns]
 
 
