@@ -1,0 +1,279 @@
+"""Watching a run: what is shown, which signals are passed on, how it ends."""
+
+import io
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from resource_manager.live_view import LiveRun, flow
+from resource_manager.run_summary import next_commands, summary_lines
+from resource_manager.run_watch import MetricsTail, RunWatch, last_log_lines, read_events
+from tools_utilities.console import Console, Surroundings
+from tools_utilities.errors import UsageError
+from tools_utilities.terminal_text import plain, width_of
+
+START = {
+    "event": "start", "schema": 1, "run": "fox-1", "world_size": 2, "device": "cpu",
+    "parameters": 1000, "resumed_from_step": None, "total_steps": 100, "samples": None,
+    "precision": "fp32",
+}  # fmt: skip
+
+
+def step_event(step: int, loss: float = 2.0) -> dict[str, object]:
+    return {
+        "event": "step", "step": step, "epoch": step / 100, "loss": loss, "lr": 1e-3,
+        "grad_norm": 0.5, "samples": step * 8, "tokens": step * 2048, "tokens_per_second": 12345.6,
+        "step_seconds": 0.1, "data_wait_share": 0.03, "data_bytes_per_second": 3.2e6,
+        "cache_hit_rate": 0.97, "retries": 4, "eta_seconds": 80,
+    }  # fmt: skip
+
+
+END = {
+    "event": "end", "reason": "done", "exit_code": 0, "step": 100, "epoch": 1.0, "loss": 1.5,
+    "val_loss": 1.6, "seconds": 61.0, "samples": 800, "tokens": 204800, "stats": {},
+}  # fmt: skip
+
+
+class ScriptedRun:
+    """A run that does one thing a poll: write events, receive a signal, or end."""
+
+    pid = 0
+
+    def __init__(self, metrics: Path, *script: object):
+        self.metrics = metrics
+        self.script = list(script)
+        self.calls: list[str] = []
+
+    def poll(self) -> int | None:
+        action = self.script.pop(0)
+        if isinstance(action, signal.Signals):  # also an int
+            os.kill(os.getpid(), action)
+        elif isinstance(action, int):
+            return action
+        elif action is not None:
+            with self.metrics.open("a") as file:
+                file.write(json.dumps(action) + "\n")
+        return None
+
+    def wait(self, timeout_seconds: float | None = None) -> int:
+        raise NotImplementedError
+
+    def interrupt(self) -> None:
+        self.calls.append("interrupt")
+
+    def terminate(self) -> None:
+        self.calls.append("terminate")
+
+    def kill(self) -> None:
+        self.calls.append("kill")
+
+
+def watch(tmp_path: Path, *script: object, json_output: bool = False):
+    out, err = io.StringIO(), io.StringIO()
+    console = Console(Surroundings(json=json_output), stdin=io.StringIO(), stdout=out, stderr=err)
+    handle = ScriptedRun(tmp_path / "metrics.jsonl", *script)
+    clock = iter(range(0, 10_000, 11))
+    watched = RunWatch(
+        "fox-1", handle.metrics, console,
+        clock=lambda: float(next(clock)), sleep=lambda _seconds: None,
+    )  # fmt: skip
+    code = watched.follow(lambda: handle)
+    return watched, handle, code, out.getvalue(), err.getvalue()
+
+
+def test_the_exit_code_is_the_runs_own(tmp_path):
+    for code in (0, 1, 130, 42):
+        folder = tmp_path / str(code)
+        folder.mkdir()
+        assert watch(folder, None, code)[2] == code
+
+
+def test_off_a_terminal_progress_is_one_plain_line_at_a_time(tmp_path):
+    watched, _, _, out, err = watch(tmp_path, START, step_event(1), step_event(2), None, END, 0)
+    assert out == ""
+    [first, second] = err.splitlines()
+    assert first.startswith("fox-1: step 1/100 · loss 2 ")
+    for fact in (
+        "lr 0.001", "grad norm 0.5", "12,346 tokens/s", "ETA 1 min 20 s", "data 3.1 MiB/s",
+        "cache hit 97%", "data wait 3%", "retries 4", "ranks 2",
+    ):  # fmt: skip
+        assert fact in second
+    assert watched.run.end["val_loss"] == 1.6
+
+
+def test_events_are_passed_on_as_lines_of_json(tmp_path):
+    _, _, _, out, _ = watch(tmp_path, START, step_event(1), END, 0, json_output=True)
+    assert [json.loads(line) for line in out.splitlines()] == [START, step_event(1), END]
+
+
+def test_what_a_run_writes_last_is_seen(tmp_path):
+    metrics = tmp_path / "metrics.jsonl"
+
+    class LastWords(ScriptedRun):
+        def poll(self) -> int | None:
+            with self.metrics.open("a") as file:
+                file.write(json.dumps(END) + "\n")
+            return 0
+
+    console = Console(
+        Surroundings(), stdin=io.StringIO(), stdout=io.StringIO(), stderr=io.StringIO()
+    )
+    watched = RunWatch("fox-1", metrics, console)
+    assert watched.follow(lambda: LastWords(metrics)) == 0
+    assert watched.run.end == END
+
+
+def test_the_first_interrupt_saves_the_second_does_not_wait(tmp_path):
+    _, handle, code, _, err = watch(tmp_path, START, signal.SIGINT, None, 130)
+    assert handle.calls == ["interrupt"]
+    assert code == 130
+    assert "Saving, then stopping." in err
+
+    folder = tmp_path / "twice"
+    folder.mkdir()
+    watched, handle, code, _, err = watch(folder, START, signal.SIGINT, signal.SIGINT, None, 137)
+    assert handle.calls == ["interrupt", "kill"]
+    assert "Stopping without saving." in err
+    assert len(watched.signals) == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "call"), [(signal.SIGTERM, "terminate"), (signal.SIGHUP, "interrupt")]
+)
+def test_termination_and_hang_up_save_too(tmp_path, number, call):
+    assert watch(tmp_path, number, None, 143)[1].calls == [call]
+
+
+def test_signal_handlers_are_put_back(tmp_path):
+    before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    watch(tmp_path, 0)
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def test_a_signal_during_the_launch_reaches_the_run(tmp_path):
+    console = Console(
+        Surroundings(), stdin=io.StringIO(), stdout=io.StringIO(), stderr=io.StringIO()
+    )
+    handle = ScriptedRun(tmp_path / "metrics.jsonl", None, 130)
+
+    def launch() -> ScriptedRun:
+        os.kill(os.getpid(), signal.SIGINT)
+        return handle
+
+    watched = RunWatch("fox-1", handle.metrics, console, sleep=lambda _seconds: None)
+    assert watched.follow(launch) == 130
+    assert handle.calls == ["interrupt"]
+
+
+def test_a_failing_watcher_leaves_no_run_behind(tmp_path):
+    class Broken(ScriptedRun):
+        def poll(self) -> int | None:
+            raise OSError("gone")
+
+    console = Console(
+        Surroundings(), stdin=io.StringIO(), stdout=io.StringIO(), stderr=io.StringIO()
+    )
+    handle = Broken(tmp_path / "metrics.jsonl")
+    with pytest.raises(OSError, match="gone"):
+        RunWatch("fox-1", handle.metrics, console).follow(lambda: handle)
+    assert handle.calls == ["kill"]
+
+
+def test_tail_waits_for_whole_lines_and_skips_what_an_earlier_run_wrote(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"event": "step", "step": 1}\n')
+    tail = MetricsTail(path)
+    assert tail.read() == []
+    with path.open("a") as file:
+        file.write('{"event": "st')
+        file.flush()
+        assert tail.read() == []
+        file.write('ep", "step": 2}\nnot json\n[1]\n')
+    assert tail.read() == [{"event": "step", "step": 2}]
+    assert [event["step"] for event in read_events(path)] == [1, 2]
+
+
+def test_reading_no_metrics_is_an_error(tmp_path):
+    with pytest.raises(UsageError, match="no metrics"):
+        read_events(tmp_path / "none.jsonl")
+
+
+def test_last_log_lines(tmp_path):
+    path = tmp_path / "log"
+    assert last_log_lines(path) == []
+    path.write_bytes(b"x" * 9000 + b"\none\n\n  \ntwo \xff\nthree\nfour\n")
+    assert last_log_lines(path) == ["two \\xff", "three", "four"]
+
+
+def run_with(*events: dict[str, object]) -> LiveRun:
+    run = LiveRun("fox-1")
+    for event in events:
+        run.take(event)
+    return run
+
+
+@pytest.mark.parametrize("width", [39, 79, 119])
+def test_the_live_block_fits_any_width_and_says_everything(width):
+    run = run_with(
+        START,
+        *[step_event(n, 5 / n) for n in range(1, 60)],
+        {"event": "eval", "step": 50, "loss": 2.5},
+    )
+    lines = [plain(line) for line in run.lines(width, draw=True, saying="Saving, then stopping.")]
+    assert all(width_of(line) <= width for line in lines)
+    assert len(lines) <= 12
+    text = " ".join(lines)
+    for fact in (
+        "fox-1", "step 59/100", "59%", "loss 0.0847", "▁", "validation 2.5 (step 50)", "lr 0.001",
+        "grad norm 0.5", "tokens/s", "ETA", "data 3.1 MiB/s", "cache hit 97%", "data wait 3%",
+        "retries 4", "ranks 2", "Saving, then stopping.",
+    ):  # fmt: skip
+        assert fact in text
+
+
+def test_before_the_first_step_it_says_what_it_waits_for():
+    assert plain(run_with().lines(80, draw=True)[0]) == "fox-1  starting …"
+    assert plain(run_with(START).lines(80, draw=True)[0]) == "fox-1  waiting for the first step …"
+
+
+def test_losses_kept_are_bounded():
+    run = run_with(*[step_event(n) for n in range(10_000)])
+    assert 1000 < len(run.losses) <= 4096
+
+
+def test_a_resumed_run_forgets_the_earlier_end():
+    run = run_with(START, END, {"event": "error", "message": "x"}, START)
+    assert run.end == {}
+    assert run.error == {}
+
+
+def test_flow_wraps_between_pieces():
+    assert [plain(line) for line in flow(["aaa", "", "bbb", "ccc"], 9)] == ["aaa · bbb", "ccc"]
+
+
+@pytest.mark.parametrize("width", [None, 40, 80])
+def test_the_summary_has_every_figure_and_a_picture(width):
+    run = run_with(
+        START,
+        *[step_event(n, 5 / n) for n in range(1, 101)],
+        {"event": "checkpoint", "step": 100, "path": "runs/fox-1/checkpoints/step-00000100"},
+        END,
+    )
+    lines = [plain(line) for line in summary_lines(run, width=width, draw=True)]
+    text = "\n".join(lines)
+    for fact in (
+        "100, epoch 1.00",
+        "1.5",
+        "1.6",
+        "800 (204,800 tokens)",
+        "1 min 1 s",
+        "step-00000100",
+    ):
+        assert fact in text
+    assert "█" in text
+    if width:
+        assert all(width_of(line) <= width for line in lines)
+    assert "quark show fox-1" in plain(next_commands("fox-1")[0])
