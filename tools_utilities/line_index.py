@@ -76,6 +76,14 @@ def count_lines(view: memoryview) -> int:
     return sum(int(np.count_nonzero(piece == ord("\n"))) for piece in _pieces(view))
 
 
+def count_lines_before(shard: ShardBytes, offset: int) -> int:
+    """Return how many lines end before an offset; reads everything before it, in pieces."""
+    return sum(
+        count_lines(shard.read(start, min(offset, start + _PIECE_BYTES)))
+        for start in range(0, offset, _PIECE_BYTES)
+    )
+
+
 def line_starts(view: memoryview) -> Offsets:
     """Return where each line of `view` begins, and its length as the last entry.
 

@@ -10,7 +10,13 @@ from typing import BinaryIO
 
 from tools_utilities.errors import RecordError
 from tools_utilities.json_records import BadJsonError, ExactJson, decode_objects, index_json_lines
-from tools_utilities.line_index import count_lines, own_lines, plan_byte_ranges, whole_object
+from tools_utilities.line_index import (
+    count_lines,
+    count_lines_before,
+    own_lines,
+    plan_byte_ranges,
+    whole_object,
+)
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.shard_format import (
     ReadOptions,
@@ -21,8 +27,6 @@ from tools_utilities.shard_format import (
     split_suffix,
 )
 from tools_utilities.split_content import SplitContent
-
-_COUNT_BYTES = 4 << 20
 
 
 class JsonLines:
@@ -80,6 +84,7 @@ class JsonlSplit:
     """The records of one byte range, by index."""
 
     def __init__(self, content: SplitContent, options: ReadOptions) -> None:
+        self.key = content.key
         self._content = content
         self._options = options
         self._view, self._base = own_lines(content.shard, content.split)
@@ -143,12 +148,8 @@ class JsonlSplit:
 
     def _line_number(self, offset: int) -> int:
         """Return the physical line (from 1) at an offset; reads what lies before, once a split."""
-        shard = self._content.shard
         if self._lines_before is None:
-            self._lines_before = sum(
-                count_lines(shard.read(start, min(self._base, start + _COUNT_BYTES)))
-                for start in range(0, self._base, _COUNT_BYTES)
-            )
+            self._lines_before = count_lines_before(self._content.shard, self._base)
         return self._lines_before + count_lines(self._view[: offset - self._base]) + 1
 
 
