@@ -50,8 +50,9 @@ flags:
   --verbose                more detail, and tracebacks of errors
   --version                print the version
 
-exit codes: 0 ok · 1 run failed · 2 usage or input needed · 3 data not found · 4 access
-            5 nothing to claim · 6 data changed · 130 interrupted · 143 terminated
+exit codes: 0 ok · 1 run failed · 2 usage or input needed · 3 data not found
+            4 access · 5 nothing to claim · 6 data changed
+            130 interrupted · 143 terminated
 """
 
 
