@@ -99,19 +99,18 @@ def limits_of(job: TrainingJob) -> tuple[str, ...]:
 
 
 def parameters_of(job: TrainingJob) -> int | None:
-    """Return the number of trained parameters, where the `quark` model's dial tells it."""
+    """Return the number of trained parameters, where the `quark` model's dial tells it.
+
+    Raises:
+        QuarkError: the tokenizer's file cannot be used.
+    """
     from brain.ml.model_shape import ModelShape
+    from brain.ml.tokenizer import load_tokenizer
 
-    if job.model != "quark" or job.tokenizer != "bytes":
+    if job.model != "quark":
         return None
-    vocab = vocab_size_of(job)
-    shape = ModelShape(layers=job.layers, vocab_size=vocab, seq_len=job.seq_len)
-    return shape.num_parameters
-
-
-def vocab_size_of(_job: TrainingJob) -> int:
-    """Return the vocabulary of the byte tokenizer."""
-    return 256
+    vocab = load_tokenizer(job.tokenizer).vocab_size
+    return ModelShape(layers=job.layers, vocab_size=vocab, seq_len=job.seq_len).num_parameters
 
 
 def steps_of(job: TrainingJob, data: tuple[PlannedData, ...]) -> tuple[int | None, bool]:

@@ -34,13 +34,13 @@ usage:
 
 examples:
   quark "train quark with data/datasets/alphagenome"
-  quark "train quark with s3://bucket/datasets/x for 3 epochs" --override lr=3e-4
+  quark "train quark with s3://bucket/set for 3 epochs" --override lr=3e-4
   quark "what datasets are under s3://bucket/data"
   quark resume
   quark list · quark show fox-12 · quark stop fox-12 · quark doctor · quark demo
 
 flags:
-  --override KEY=VALUE …   set a setting; several may follow; wins over the sentence
+  --override KEY=VALUE …   set a setting (several may follow); wins over all
   --groups 1,3-5           take these shard groups (also: all, largest)
   --bucket NAME            bucket or store URI, as --override bucket=NAME
   --plan                   show the plan and stop; nothing is written or started

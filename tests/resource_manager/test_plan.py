@@ -51,7 +51,7 @@ def make_plan(**fields: object) -> Plan:
         "batch_size": 32, "seq_len": 256, "steps": 1953, "limits": ("1 epoch", "100 seconds"),
         "settings": (PlannedSetting(name="lr", value=3e-4, why="--override"),),
         "notes": ("/a/b → d/",), "warnings": ("careful",),
-        "canonical": f'train quark with s3://bucket/{LONG_PREFIX} --override lr=0.0003',
+        "canonical": f"train quark with s3://bucket/{LONG_PREFIX} --override lr=0.0003",
     }  # fmt: skip
     return Plan(**{**base, **fields})  # type: ignore[arg-type]  # fields by name, as a caller gives them
 
@@ -102,7 +102,7 @@ def test_parameters_are_those_of_the_model_itself():
     from brain.ml.model_shape import ModelShape
 
     job = make_job(layers=2)
-    shape = ModelShape(layers=2, vocab_size=256, seq_len=256)
+    shape = ModelShape(layers=2, vocab_size=259, seq_len=256)
     assert parameters_of(job) == shape.num_parameters > 400_000
     assert parameters_of(make_job(model="hf:some/model")) is None
 
