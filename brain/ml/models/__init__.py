@@ -1,0 +1,1 @@
+"""Models, one a file, each ending in `MODEL`."""

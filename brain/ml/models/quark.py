@@ -1,0 +1,126 @@
+"""`quark`: a decoder-only transformer with RMSNorm before each part, rotary positions and SDPA.
+
+Letters: B batch, T time, C width, H heads, D features of a head, V vocabulary.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from brain.ml.model import ModelKind
+from brain.ml.model_shape import HEAD_SIZE, ModelShape
+
+ROTARY_BASE = 10_000.0
+
+
+def rotary_tables(seq_len: int) -> tuple[Tensor, Tensor]:
+    """Return (cos_TD, sin_TD) of the rotary angles, both halves of D alike."""
+    frequencies_D = ROTARY_BASE ** (-torch.arange(0, HEAD_SIZE, 2, dtype=torch.float32) / HEAD_SIZE)
+    angles_TD = torch.outer(torch.arange(seq_len, dtype=torch.float32), frequencies_D).repeat(1, 2)
+    return angles_TD.cos(), angles_TD.sin()
+
+
+def rotate(x_BHTD: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
+    """Turn each pair of features by its position's angle; a dot product then sees the distance."""
+    first, second = x_BHTD.chunk(2, dim=-1)
+    return x_BHTD * cos_TD + torch.cat((-second, first), dim=-1) * sin_TD
+
+
+class Attention(nn.Module):
+    """Causal self-attention."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.heads = shape.heads
+        self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
+        self.out = nn.Linear(shape.width, shape.width, bias=False)
+
+    def forward(self, x_BTC: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
+        """Return what each position takes from those before it."""
+        batch, time, width = x_BTC.shape
+        qkv_BT3HD = self.qkv(x_BTC).view(batch, time, 3, self.heads, HEAD_SIZE)
+        q_BHTD, k_BHTD, v_BHTD = (part.transpose(1, 2) for part in qkv_BT3HD.unbind(2))
+        mixed_BHTD = functional.scaled_dot_product_attention(
+            rotate(q_BHTD, cos_TD, sin_TD).to(v_BHTD.dtype),
+            rotate(k_BHTD, cos_TD, sin_TD).to(v_BHTD.dtype),
+            v_BHTD,
+            is_causal=True,
+        )
+        out: Tensor = self.out(mixed_BHTD.transpose(1, 2).reshape(batch, time, width))
+        return out
+
+
+class Block(nn.Module):
+    """Attention, then an MLP with squared ReLU, each on the normed stream and added to it."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(shape.width, eps=1e-6)
+        self.attention = Attention(shape)
+        self.mlp_norm = nn.RMSNorm(shape.width, eps=1e-6)
+        self.up = nn.Linear(shape.width, 4 * shape.width, bias=False)
+        self.down = nn.Linear(4 * shape.width, shape.width, bias=False)
+
+    def forward(self, x_BTC: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
+        """Return the stream with this block's share added."""
+        x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC), cos_TD, sin_TD)
+        hidden = functional.relu(self.up(self.mlp_norm(x_BTC))).square()
+        added_BTC: Tensor = x_BTC + self.down(hidden)
+        return added_BTC
+
+
+class Quark(nn.Module):
+    """The model; embedding and head are separate, since a byte vocabulary is small."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(shape.vocab_size, shape.width)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.norm = nn.RMSNorm(shape.width, eps=1e-6)
+        self.head = nn.Linear(shape.width, shape.vocab_size, bias=False)
+        cos_TD, sin_TD = rotary_tables(shape.seq_len)
+        # Derived from the shape, so a checkpoint need not hold them.
+        self.register_buffer("cos_TD", cos_TD, persistent=False)
+        self.register_buffer("sin_TD", sin_TD, persistent=False)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        """Return logits_BTV of the token after each position."""
+        time = tokens_BT.shape[1]
+        cos_TD, sin_TD = self.get_buffer("cos_TD")[:time], self.get_buffer("sin_TD")[:time]
+        x_BTC: Tensor = self.embedding(tokens_BT)
+        for block in self.blocks:
+            x_BTC = block(x_BTC, cos_TD, sin_TD)
+        logits_BTV: Tensor = self.head(self.norm(x_BTC))
+        return logits_BTV
+
+    @torch.no_grad()
+    def initialize(self, seed: int) -> None:
+        """Draw the weights: normal, 1/√(fan in); parts that add to the stream and the head start small.
+
+        One generator a parameter, so that no weight depends on the order of the others.
+        """
+        depth_scale = 1 / math.sqrt(2 * len(self.blocks))
+        for index, (name, weight) in enumerate(self.named_parameters()):
+            if weight.dim() < 2:  # noqa: PLR2004 - norms have one dimension and start at 1
+                continue
+            scale = 1.0 if name == "embedding.weight" else 1 / math.sqrt(weight.shape[1])
+            if name.endswith(("out.weight", "down.weight")):
+                scale *= depth_scale
+            if name == "head.weight":
+                scale *= 0.1
+            generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
+            weight.normal_(0, scale, generator=generator)
+
+
+class _QuarkKind:
+    name = "quark"
+
+    def build(self, shape: ModelShape, seed: int) -> nn.Module:
+        model = Quark(shape)
+        model.initialize(seed)
+        return model
+
+
+MODEL: ModelKind = _QuarkKind()

@@ -1,0 +1,43 @@
+"""The optimizer: AdamW or SGD, weight decay on matrices alone (not on norms or biases)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from brain.ml.training_job import TrainingJob
+
+MATRIX_DIMENSIONS = 2
+
+
+def _adamw(groups: list[dict[str, Any]], job: TrainingJob, *, fused: bool) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(groups, lr=job.lr, betas=job.betas, fused=fused)
+
+
+def _sgd(groups: list[dict[str, Any]], job: TrainingJob, *, fused: bool) -> torch.optim.Optimizer:
+    return torch.optim.SGD(groups, lr=job.lr, momentum=0.9, fused=fused)
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adamw": _adamw, "sgd": _sgd}
+
+
+def build_optimizer(
+    model: nn.Module, job: TrainingJob, device_type: str
+) -> tuple[torch.optim.Optimizer, list[str]]:
+    """Return the optimizer and the parameters' names in the order it numbers them."""
+    named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+    matrices = [(name, weight) for name, weight in named if weight.dim() >= MATRIX_DIMENSIONS]
+    others = [(name, weight) for name, weight in named if weight.dim() < MATRIX_DIMENSIONS]
+    groups = [
+        {"params": [weight for _, weight in matrices], "weight_decay": job.weight_decay},
+        {"params": [weight for _, weight in others], "weight_decay": 0.0},
+    ]
+    optimizer = OPTIMIZERS[job.optimizer](groups, job, fused=device_type in {"cpu", "cuda"})
+    return optimizer, [name for name, _ in (*matrices, *others)]
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Give every parameter group the rate of the next step."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate

@@ -1,0 +1,119 @@
+"""Rank and world size, and the few exchanges ranks make; the only reader of RANK, WORLD_SIZE ….
+
+One process needs no group: every exchange is then the identity, and torch.distributed is never
+imported. Several are started by torch's own launcher, which sets the variables read here.
+"""
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+LAUNCHER_VARIABLE = "QUARK_LAUNCHER_PID"
+"""Process that must outlive the run; not set when the run is detached."""
+
+
+class World(msgspec.Struct, frozen=True, kw_only=True):
+    """Where this process stands among the ranks of a run."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    attempt: str = ""
+    """The same text in every rank of one start, another in the next start."""
+    launcher_pid: int | None = None
+
+
+def read_world(environ: Mapping[str, str] = os.environ) -> World:
+    """Return this process's place as torch's launcher wrote it; alone when it did not."""
+    launcher = environ.get(LAUNCHER_VARIABLE, "")
+    return World(
+        rank=int(environ.get("RANK", "0")),
+        world_size=int(environ.get("WORLD_SIZE", "1")),
+        local_rank=int(environ.get("LOCAL_RANK", "0")),
+        attempt=f"{environ.get('TORCHELASTIC_RUN_ID', '')}-{environ.get('MASTER_PORT', os.getpid())}",
+        launcher_pid=int(launcher) if launcher.isdigit() else None,
+    )
+
+
+class ProcessGroup:
+    """The ranks of a run, joined. All ranks make the same calls in the same order."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._joined = False
+
+    @property
+    def rank(self) -> int:
+        """This process's number."""
+        return self.world.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are."""
+        return self.world.world_size
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the rank that writes what is written once."""
+        return self.world.rank == 0
+
+    def join(self, device_type: str) -> None:
+        """Meet the other ranks; control values always travel over gloo, gradients over nccl on cuda."""
+        if self.world_size == 1:
+            return
+        import torch.distributed as dist
+
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo")
+        self._joined = True
+
+    def total(self, values: Sequence[float]) -> list[float]:
+        """Return the sums over all ranks, equal to the last bit on each of them."""
+        if not self._joined:
+            return [float(value) for value in values]
+        import torch
+        import torch.distributed as dist
+
+        sums = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(sums)
+        return [float(value) for value in sums.tolist()]
+
+    def gather_numbers(self, value: int) -> list[int]:
+        """Return every rank's value, by rank."""
+        if not self._joined:
+            return [value]
+        import torch
+        import torch.distributed as dist
+
+        slots = torch.zeros(self.world_size, dtype=torch.int64)
+        slots[self.rank] = value
+        dist.all_reduce(slots)
+        return [int(slot) for slot in slots.tolist()]
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self.total([0.0])
+
+    def wrap(self, model: Any, device_type: str) -> Any:
+        """Return the model with its gradients averaged over the ranks (DDP), or itself when alone."""
+        if not self._joined:
+            return model
+        from torch.nn.parallel import DistributedDataParallel
+
+        devices = [self.world.local_rank] if device_type == "cuda" else None
+        return DistributedDataParallel(model, device_ids=devices)
+
+    def leave(self) -> None:
+        """Part from the other ranks in order; an error path does not call it, since it may wait."""
+        if self._joined:
+            import torch.distributed as dist
+
+            dist.destroy_process_group()
+            self._joined = False
+
+
+def host_name() -> str:
+    """Return the name of this machine, by which a reader knows whether a pid means anything to it."""
+    return socket.gethostname()
