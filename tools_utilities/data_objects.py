@@ -235,3 +235,22 @@ def split_of(relative_folder: str, stem: str) -> str | None:
         if found:
             return found
     return None
+
+
+def differ_by_split(held_out: str, trained_on: str) -> bool:
+    """Tell whether two names are of one dataset: alike but for a split word, which the first has.
+
+    `c4-validation.` goes with `c4-train.` and `val/` with `shards/`, but not `books-val-` with
+    `wiki-train-`.
+    """
+    if split_word(held_out) is None:
+        return False
+    rest = _without_splits(held_out)
+    if split_word(trained_on) is None:
+        return not rest
+    return rest == _without_splits(trained_on)
+
+
+def _without_splits(text: str) -> list[str]:
+    words = (word.lower() for word in _WORD.findall(text))
+    return [word for word in words if word not in _SPLIT_WORDS]

@@ -1,0 +1,145 @@
+"""Decodes a few records of a few shards, so that broken data is seen before anything is launched.
+
+Reads byte ranges, at most `MAX_BYTES` a shard; what cannot be opened within that (a compressed
+object or a row group that is larger) is told as not decoded, never as broken.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from tools_utilities.errors import AccessError, QuarkError
+from tools_utilities.object_store import ObjectInfo, ObjectStore
+from tools_utilities.shard_format import ReadOptions, Sample, format_of
+
+MAX_BYTES = 8 << 20
+MAX_SHARDS = 2
+MAX_RECORDS = 8
+_BLOCK = 256 << 10
+_SPLIT_BYTES = 64 << 10
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it."""
+
+    decodes: bool | None
+    """None: nothing was small enough to be decoded."""
+    num_records: int
+    num_shards: int
+    message: str = ""
+    """Why not: the first error, or what was too large."""
+    samples: tuple[Sample, ...] = ()
+    """The records of the first shard."""
+    error: QuarkError | None = None
+
+
+class RangeBytes:
+    """An object read through ranged gets, in blocks, each fetched once."""
+
+    path: Path | None = None
+
+    def __init__(self, store: ObjectStore, info: ObjectInfo, max_bytes: int = MAX_BYTES) -> None:
+        self.info = info
+        self._store = store
+        self._left = max_bytes
+        self._blocks: list[tuple[int, bytes]] = []
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Return bytes [start, end), clipped to the object's end.
+
+        Raises:
+            TooLargeError: more would be read than allowed.
+        """
+        start, end = min(start, self.info.size_bytes), min(end, self.info.size_bytes)
+        if start >= end:
+            return memoryview(b"")
+        for offset, data in self._blocks:
+            if offset <= start and end <= offset + len(data):
+                return memoryview(data)[start - offset : end - offset]
+        # Widened to a block: the footer and what stands before it, or the first lines and the rest
+        # of the last one, then cost one request.
+        low, high = start, max(end, min(start + _BLOCK, self.info.size_bytes))
+        if high == self.info.size_bytes:
+            low = max(0, min(start, high - _BLOCK))
+        if high - low > self._left:
+            raise TooLargeError(f"{self.info.key}: more than {MAX_BYTES >> 20} MiB to decode it")
+        self._left -= high - low
+        body = self._store.get(self.info.key, start=low, end=high, if_etag=self.info.etag)
+        try:
+            data = b"".join(body)
+        finally:
+            body.close()
+        self._blocks.append((low, data))
+        return memoryview(data)[start - low : end - low]
+
+    def close(self) -> None:
+        """Let go of the blocks."""
+        self._blocks.clear()
+
+
+class TooLargeError(QuarkError):
+    """A probe would have to read too much."""
+
+
+def probe(
+    store: ObjectStore, infos: Sequence[ObjectInfo], options: ReadOptions | None = None
+) -> Probe:
+    """Decode the first records of the first and the last shard that hold any.
+
+    Raises:
+        StoreError: the store did not give a shard for another reason than permission.
+    """
+    filled = [info for info in infos if info.size_bytes]
+    chosen = filled[:1] + filled[-1:][: len(filled) - 1]
+    samples: list[Sample] = []
+    num_records = num_shards = 0
+    too_large = ""
+    for info in chosen[:MAX_SHARDS]:
+        try:
+            records = _first_records(store, info, options or ReadOptions())
+        except TooLargeError as error:
+            too_large = str(error)
+        except QuarkError as error:
+            return Probe(
+                decodes=False, num_records=num_records, num_shards=num_shards,
+                message=_one_line(error), samples=tuple(samples), error=error,
+            )  # fmt: skip
+        else:
+            samples = samples or records
+            num_records += len(records)
+            num_shards += 1
+    return Probe(
+        decodes=True if num_shards else None,
+        num_records=num_records,
+        num_shards=num_shards,
+        message="" if num_shards else too_large or "no records",
+        samples=tuple(samples),
+    )
+
+
+def _one_line(error: QuarkError) -> str:
+    if isinstance(error, AccessError):
+        return f"may not be read: {error}"
+    return " ".join(str(error).split())
+
+
+def _first_records(store: ObjectStore, info: ObjectInfo, options: ReadOptions) -> list[Sample]:
+    shard_format = format_of(info.key)
+    if shard_format is None:
+        raise TooLargeError(f"{info.key}: no format reads this name")
+    shard = RangeBytes(store, info)
+    try:
+        splits = shard_format.plan_splits(
+            info, lambda start, end: bytes(shard.read(start, end)), _SPLIT_BYTES, options
+        )
+        for split in splits[:2]:
+            opened = shard_format.open_split(shard, split, options)
+            try:
+                if opened.num_samples:
+                    return opened.read(range(min(MAX_RECORDS, opened.num_samples)))
+            finally:
+                opened.close()
+        return []
+    finally:
+        shard.close()
