@@ -1,0 +1,51 @@
+"""Where things lie in a run folder, and who is running in it; imports no torch.
+
+runs/<name>/
+    job.yaml          what runs (0600)
+    plan.json         what was confirmed
+    process.json      the ranks that run, or ran last
+    metrics.jsonl     events, appended
+    log               standard output and error
+    checkpoints/      step-00000123/ …, and `latest`
+    plots/
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from tools_utilities.process_identity import ProcessIdentity
+
+JOB_FILE = "job.yaml"
+PLAN_FILE = "plan.json"
+PROCESS_FILE = "process.json"
+METRICS_FILE = "metrics.jsonl"
+LOG_FILE = "log"
+CHECKPOINTS_FOLDER = "checkpoints"
+PLOTS_FOLDER = "plots"
+
+
+class RunProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """The processes of one start of a run; rank 0 writes it when all ranks have met."""
+
+    host: str
+    parent_pid: int
+    """Of rank 0: torch's launcher, or whoever started the one process."""
+    ranks: tuple[ProcessIdentity, ...]
+    started_at: float
+    """Unix seconds."""
+
+
+def write_process(run_dir: Path, process: RunProcess) -> None:
+    """Say who runs in a folder, atomically."""
+    temporary = run_dir / f".{PROCESS_FILE}.tmp"
+    temporary.write_bytes(msgspec.json.encode(process))
+    temporary.replace(run_dir / PROCESS_FILE)
+
+
+def read_process(run_dir: Path) -> RunProcess | None:
+    """Return who runs, or ran last, in a folder; None when nobody has yet."""
+    try:
+        return msgspec.json.decode((run_dir / PROCESS_FILE).read_bytes(), type=RunProcess)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None

@@ -1,0 +1,58 @@
+"""Being asked to stop: SIGINT and SIGTERM, noticed at once where waiting, else at the step's border.
+
+The first signal asks for a saved stop; SIGINT once more leaves at once, saving nothing. Imports no
+torch: it is installed before anything slow is imported.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from tools_utilities.errors import RunStoppedError
+
+REASONS = {signal.SIGINT: "interrupt", signal.SIGTERM: "terminate"}
+EXIT_CODES = {"interrupt": 130, "terminate": 143}
+
+
+class StopRequest:
+    """What has been asked of this process."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        """`interrupt` or `terminate`, once asked."""
+        self._interruptible = False
+
+    def install(self) -> None:
+        """Take over the two signals of this process; main thread only."""
+        for number in REASONS:
+            signal.signal(number, self._asked)
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """A stretch that may be left at any point, such as waiting for data.
+
+        Raises:
+            RunStoppedError: a stop was asked for before or meanwhile.
+        """
+        self._interruptible = True
+        try:
+            self.check()
+            yield
+        finally:
+            self._interruptible = False
+
+    def check(self) -> None:
+        """Raise RunStoppedError when a stop was asked for."""
+        if self.reason is not None:
+            raise RunStoppedError(f"stopped by {self.reason}", reason=self.reason)
+
+    def _asked(self, number: int, _frame: FrameType | None) -> None:
+        reason = REASONS[signal.Signals(number)]
+        if self.reason is not None and reason == "interrupt":
+            os._exit(EXIT_CODES[reason])
+        self.reason = self.reason or reason
+        if self._interruptible:
+            self._interruptible = False
+            self.check()

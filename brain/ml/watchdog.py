@@ -1,0 +1,83 @@
+"""A thread a rank: keeps the heartbeat, and sees what a rank deep in a wait cannot.
+
+- Whoever launched the run has died: asks this process to save and stop, as SIGTERM would.
+- Another rank has told of a failure, or vanished: ends this process, whatever it waits for.
+"""
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+
+from brain.ml.failure import Failure
+from brain.ml.metrics import HEARTBEAT_SECONDS, MetricsLog
+from brain.ml.process_group import World
+from tools_utilities.process_identity import ProcessIdentity
+
+LOOK_SECONDS = 0.5
+GRACE_SECONDS = 2.0
+"""What a rank gets to end by itself after another one failed."""
+
+logger = logging.getLogger(__name__)
+
+
+class Watchdog:
+    """Looks twice a second; costs a few system calls a look."""
+
+    def __init__(
+        self,
+        world: World,
+        metrics: MetricsLog,
+        failure: Failure,
+        guardians: Sequence[ProcessIdentity],
+    ) -> None:
+        """`guardians`: processes without which the run must not go on."""
+        self._world = world
+        self._metrics = metrics
+        self._failure = failure
+        self._guardians = list(guardians)
+        self._peers: list[ProcessIdentity] = []
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def watch_peers(self, peers: Sequence[ProcessIdentity]) -> None:
+        """Look after the other ranks of this machine too; `peers` by rank."""
+        self._peers = list(peers)
+
+    def stop(self) -> None:
+        """Stop looking: from here on ranks may end."""
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        beaten = 0.0
+        while not self._done.wait(LOOK_SECONDS):
+            now = time.monotonic()
+            if self._world.rank == 0 and now - beaten >= HEARTBEAT_SECONDS:
+                self._metrics.beat()
+                beaten = now
+            self._look_up()
+            self._look_around()
+
+    def _look_up(self) -> None:
+        if any(not guardian.alive for guardian in self._guardians):
+            self._guardians = []
+            logger.warning("the process that launched this run has died: saving and stopping")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _look_around(self) -> None:
+        lost = [rank for rank, peer in enumerate(self._peers) if not peer.alive]
+        if not lost and not self._failure.told:
+            return
+        # The main thread most often finds out by itself: its next exchange fails.
+        if self._done.wait(GRACE_SECONDS):
+            return
+        if lost:
+            self._failure.tell_lost(self._metrics, lost[0], self._peers[lost[0]].pid)
+        os._exit(1)
