@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tools_utilities.data_objects import split_word
 from tools_utilities.errors import InputNeededError, UsageError
 from tools_utilities.scripts.dataset_discovery import ShardGroup
 from tools_utilities.terminal_picker import Choice, parse_picks
@@ -55,7 +56,7 @@ def _wanted_indices(groups: Sequence[ShardGroup], wanted: Mapping[str, Any] | st
 
 def _is(group: ShardGroup, word: str) -> bool:
     """Return whether a word people use names this group: its split, its folder or its stem."""
-    name = group.prefix.rstrip("/").rpartition("/")[2]
+    name = _name_of(group.prefix)
     return word.casefold() in {
         (group.split or "").casefold(),
         name.casefold().rstrip("-_."),
@@ -76,20 +77,24 @@ def validation_siblings(
 
     Beside: in the same folder, or in a folder next to it (`x/train/` and `x/val/`).
     """
-    found = []
-    for group in groups:
-        beside = any(_beside(group.folder, train.folder) for train in chosen)
-        if group.split == "val" and group.decodes is not False and beside and group not in chosen:
-            found.append(group)
-    same_folder = [group for group in found if any(group.folder == t.folder for t in chosen)]
-    return same_folder or found
+    folders = {group.folder for group in chosen}
+    parents = {_above(folder) for folder in folders}
+    usable = [group for group in groups if group.split == "val" and group.decodes is not False]
+    usable = [group for group in usable if group not in chosen]
+    same_folder = [group for group in usable if group.folder in folders]
+    return same_folder or [
+        group
+        for group in usable
+        if _above(group.folder) in parents and split_word(_name_of(group.folder)) == "val"
+    ]
 
 
-def _beside(folder: str, other: str) -> bool:
-    def above(name: str) -> str:
-        return name.rstrip("/").rpartition("/")[0]
+def _above(folder: str) -> str:
+    return folder.rstrip("/").rpartition("/")[0]
 
-    return folder == other or above(folder) == above(other)
+
+def _name_of(folder: str) -> str:
+    return folder.rstrip("/").rpartition("/")[2]
 
 
 def choices_of(groups: Sequence[ShardGroup]) -> list[Choice]:
