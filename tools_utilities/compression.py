@@ -9,9 +9,10 @@ from typing import Any, BinaryIO, Protocol
 
 from tools_utilities.errors import RecordError, UsageError
 from tools_utilities.spill import SPILL_BYTES, Spill
+from tools_utilities.zstd_frames import ZstdFrameError, ZstdFrames
 
 _PIECE_BYTES = 1 << 20
-_ZSTD_FEED_BYTES = 4 << 10  # zstd has no output limit a call; little in bounds what comes out
+_ZSTD_FEED_BYTES = 64 << 10
 _GZIP_WINDOW = 31  # zlib's own code for "a gzip member, 32 KiB window"
 
 
@@ -92,25 +93,38 @@ def _inflate(member: Any, data: bytes | memoryview, key: str, num_members: int) 
 def _unzstd(pieces: Iterable[bytes | memoryview], key: str) -> Iterator[bytes]:
     import zstandard
 
-    decompressor = zstandard.ZstdDecompressor()
-    frame: Any = decompressor.decompressobj()
-    num_frames, inside = 0, False
-    for piece in pieces:
-        for feed in cut_pieces(piece, _ZSTD_FEED_BYTES):
-            rest: bytes | memoryview = feed
-            while len(rest):
-                inside = True
-                try:
-                    decoded = frame.decompress(rest)
-                except zstandard.ZstdError as error:
-                    raise _damaged(key, "zstd", str(error), trailing=num_frames > 0) from error
-                if decoded:
-                    yield decoded
-                rest = frame.unused_data if frame.eof else b""
-                if frame.eof:
-                    frame, num_frames, inside = decompressor.decompressobj(), num_frames + 1, False
-    if inside:
+    source = _ZstdSource(pieces)
+    # Only the reader bounds what comes out, but it takes a cut frame for the end of the data: the
+    # walk over the frames' own headers says whether the end really is one.
+    reader = zstandard.ZstdDecompressor().stream_reader(
+        source,  # type: ignore[arg-type]  # it needs read() alone
+        read_size=_ZSTD_FEED_BYTES,
+        read_across_frames=True,
+    )
+    try:
+        while decoded := reader.read(_PIECE_BYTES):
+            yield decoded
+        while source.read(_ZSTD_FEED_BYTES):
+            pass  # the reader may stop before a last skippable frame
+    except (zstandard.ZstdError, ZstdFrameError) as error:
+        raise _damaged(key, "zstd", str(error), trailing=source.walk.num_frames > 0) from error
+    if not source.walk.complete:
         raise _truncated(key, "zstd frame")
+
+
+class _ZstdSource:
+    """Pieces as a file for zstandard's reader, walked on the way."""
+
+    def __init__(self, pieces: Iterable[bytes | memoryview]) -> None:
+        self._pieces = (
+            bytes(small) for each in pieces for small in cut_pieces(each, _ZSTD_FEED_BYTES)
+        )
+        self.walk = ZstdFrames()
+
+    def read(self, _num_bytes: int) -> bytes:
+        piece = next(self._pieces, b"")
+        self.walk.feed(piece)
+        return piece
 
 
 def _truncated(key: str, what: str) -> RecordError:

@@ -1,0 +1,45 @@
+"""Spilled bytes read the same from memory and from the file, and leave nothing behind."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tools_utilities.spill import Spill
+
+
+@pytest.mark.parametrize("memory_bytes", [0, 10, 1 << 20])
+def test_what_is_written_is_read(memory_bytes: int) -> None:
+    with Spill(memory_bytes=memory_bytes) as spill:
+        for piece in (b"abc", b"", memoryview(b"defghij"), b"k" * 5000):
+            assert spill.write(piece) == len(piece)
+        view = spill.view()
+        assert bytes(view) == b"abcdefghij" + b"k" * 5000
+        assert view.readonly
+        assert spill.size_bytes == 5010
+        assert spill.held_bytes == (5010 if memory_bytes > 5010 else 0)
+
+
+def test_an_empty_spill_is_empty() -> None:
+    assert bytes(Spill().view()) == b""
+
+
+def test_the_file_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    spill = Spill(memory_bytes=0)
+    spill.write(b"x" * 100)
+    assert list(tmp_path.iterdir()) == []
+    view = spill.view()
+    spill.close()
+    spill.close()
+    assert bytes(view) == b"x" * 100  # views outlive the spill
+
+
+def test_letting_pages_go_keeps_the_bytes() -> None:
+    spill = Spill(memory_bytes=0)
+    spill.write(bytes(range(256)) * 4096)
+    view = spill.view()
+    for start in range(0, len(view), 64 << 10):
+        assert view[start + 7] == 7
+        spill.touched(1, 64 << 10, budget_bytes=1)
+    assert bytes(view) == bytes(range(256)) * 4096
