@@ -76,9 +76,15 @@ class ObjectStore(Protocol):
     """
 
     spec: StoreSpec
-    endpoint_id: str
-    """Names the store for cache entries and messages: `s3://bucket@endpoint`, no secrets."""
     writable: bool
+
+    @property
+    def endpoint_id(self) -> str:
+        """Names the store for cache entries and messages: `s3://bucket@endpoint`, no secrets.
+
+        Sends nothing; S3 reads the AWS configuration for it.
+        """
+        ...
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         """Yield every object whose key starts with the literal `prefix`, in UTF-8 byte order.

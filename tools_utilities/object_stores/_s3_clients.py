@@ -1,0 +1,245 @@
+"""The clients of one S3 bucket in one process: boto3 for what must be exact, obstore for bodies.
+
+Credentials, profile, region and endpoint come through boto3's own chain (environment, config
+files, SSO, roles); obstore gets them from there. Making clients sends nothing.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from tools_utilities.object_store import StoreSpec
+
+if TYPE_CHECKING:
+    from botocore.credentials import Credentials
+    from mypy_boto3_s3.client import S3Client
+    from obstore.store import S3Store
+
+READ_SECONDS = 10
+CONNECT_SECONDS = 10
+CONNECTIONS = 64
+_AWS_HOST = re.compile(r"(\.amazonaws\.(com|com\.cn|eu)|\.api\.aws|\.amazonwebservices\.com\.cn)$")
+# Nothing listens on the discard port of loopback: what is sent there goes nowhere.
+_NOWHERE = "http://127.0.0.1:9"
+_ODD_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+@dataclass
+class _Process:
+    """What a fork changes."""
+
+    obstore_forbidden: bool = False
+    lock: Lock = field(default_factory=Lock)
+
+
+_PROCESS = _Process()
+
+
+def _after_fork() -> None:
+    # obstore's threads do not survive a fork, and its calls would wait for them forever.
+    _PROCESS.obstore_forbidden = _PROCESS.obstore_forbidden or "obstore" in sys.modules
+    _PROCESS.lock = Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def obstore_carries(key: str) -> bool:
+    """Say whether obstore sends this key as it is; it drops, merges or refuses odd ones."""
+    segments = key.split("/")
+    odd = any(segment in {"", ".", ".."} for segment in segments)
+    return not odd and not _ODD_CHARACTERS.search(key)
+
+
+class S3Clients:
+    """Lazily made clients; valid in the process that made them."""
+
+    def __init__(self, spec: StoreSpec, bucket: str, region: str | None) -> None:
+        import boto3
+        import botocore.session
+
+        self.pid = os.getpid()
+        self.proven = False
+        """An exchange through boto3 went well, so endpoint and region are right."""
+        self._spec = spec
+        self._bucket = bucket
+        self._core = botocore.session.Session(profile=spec.profile)
+        session = boto3.session.Session(botocore_session=self._core)
+        self.exact = self._make_exact(session, region)
+        host = urlsplit(self.exact.meta.endpoint_url).hostname or ""
+        self.endpoint: str | None = None
+        """The endpoint when it is not Amazon's own."""
+        if not _AWS_HOST.search(host):
+            self.endpoint = self.exact.meta.endpoint_url
+            if not spec.endpoint_url:
+                self.exact.close()
+                self.exact = self._make_exact(session, region, path_style=True)
+        self.region = self.exact.meta.region_name
+        self._credentials = None if spec.anonymous else _credentials(self._core)
+        self._secrets: tuple[str, ...] = ()
+        self.credential_error: Exception | None = None
+        """Why obstore got no credentials the last time it asked."""
+        self._fast: S3Store | None = None
+
+    def _make_exact(
+        self, session: Any, region: str | None, *, path_style: bool = False
+    ) -> "S3Client":
+        from botocore import UNSIGNED
+        from botocore.config import Config
+
+        rest: dict[str, Any] = {}
+        if self._spec.anonymous:
+            rest["signature_version"] = UNSIGNED
+        if path_style or self._spec.endpoint_url:
+            rest["s3"] = dict(_PATH_STYLE)
+        config = Config(
+            retries={"mode": "standard", "total_max_attempts": 1},
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=READ_SECONDS,
+            max_pool_connections=CONNECTIONS,
+            # Other stores than Amazon's often know none of its newer checksum headers.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            **rest,
+        )
+        client: S3Client = session.client(
+            "s3",
+            endpoint_url=self._spec.endpoint_url,
+            region_name=region or self._spec.region,
+            config=config,
+        )
+        return client
+
+    def secrets(self) -> tuple[str, ...]:
+        """Return the secrets last used, to keep them out of messages."""
+        return self._secrets
+
+    def note_secrets(self) -> None:
+        """Remember the secrets in use now, without refreshing anything."""
+        held = self._credentials
+        names = (
+            ("_secret_key", "_token") if hasattr(held, "_secret_key") else ("secret_key", "token")
+        )
+        found = (getattr(held, name, None) for name in names)
+        self._secrets = tuple(secret for secret in found if secret)
+
+    def fast(self, key: str) -> "S3Store | None":
+        """Return obstore's client where it may be used for this key."""
+        if not self.proven or _PROCESS.obstore_forbidden or not obstore_carries(key):
+            return None
+        if self._credentials is None and not self._spec.anonymous:
+            return None
+        if self._fast is None:
+            with _PROCESS.lock:
+                if self._fast is None:
+                    self._fast = self._make_fast()
+        return self._fast
+
+    def _make_fast(self) -> "S3Store":
+        from obstore.store import S3Store
+
+        endpoint = self.exact.meta.endpoint_url
+        access: dict[str, Any] = {"skip_signature": True}
+        if self._credentials is not None:
+            access = {"skip_signature": False, "credential_provider": self._provider()}
+        return S3Store(
+            self._bucket,
+            endpoint=endpoint,
+            region=self.region or "us-east-1",
+            virtual_hosted_style_request=False,
+            request_payer=self._spec.requester_pays,
+            client_options=self._http_options(endpoint),  # type: ignore[arg-type]  # built by parts
+            retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
+            **access,
+        )
+
+    def _http_options(self, endpoint: str) -> dict[str, Any]:
+        parts = urlsplit(endpoint)
+        options: dict[str, Any] = {
+            "allow_http": parts.scheme == "http",
+            "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
+            "read_timeout": timedelta(seconds=READ_SECONDS),
+            "timeout": timedelta(days=1),
+            "pool_max_idle_per_host": str(CONNECTIONS),
+        }
+        bundle = self._core.get_config_variable("ca_bundle")
+        if isinstance(bundle, str) and Path(bundle).is_file():
+            options["root_certificate"] = Path(bundle).read_bytes()
+        if self.endpoint is not None and parts.scheme not in getproxies():
+            # obstore follows redirects and cannot be told not to: a store that is not Amazon's
+            # must never send us, and our session token, to another host.
+            options |= {"proxy_url": _NOWHERE, "proxy_excludes": parts.hostname or ""}
+        return options
+
+    def _provider(self) -> Callable[[], dict[str, Any]]:
+        credentials = self._credentials
+
+        def provide() -> dict[str, Any]:
+            if credentials is None:
+                raise LookupError("no credentials")
+            try:
+                frozen = credentials.get_frozen_credentials()
+            except Exception as error:  # obstore would wrap it into text of its own
+                self.credential_error = error
+                raise
+            # botocore keeps the expiry to itself; without it, the keys are fixed ones.
+            expires: datetime | None = getattr(credentials, "_expiry_time", None)
+            return {
+                "access_key_id": frozen.access_key,
+                "secret_access_key": frozen.secret_key,
+                "token": frozen.token,
+                "expires_at": expires,
+            }
+
+        return provide
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        self.exact.close()
+
+
+_PATH_STYLE = {"addressing_style": "path"}
+
+
+def _credentials(core: Any) -> "Credentials | None":
+    found: Credentials | None = core.get_credentials()
+    return found
+
+
+class ClientSlot:
+    """Holds the clients of a store: made on first use, and again after a fork or on request."""
+
+    def __init__(self, spec: StoreSpec, bucket: str) -> None:
+        self._spec = spec
+        self._bucket = bucket
+        self._region: str | None = None
+        self._clients: S3Clients | None = None
+
+    def get(self) -> S3Clients:
+        """Return this process's clients."""
+        clients = self._clients
+        if clients is not None and clients.pid == os.getpid():
+            return clients
+        with _PROCESS.lock:
+            clients = self._clients
+            if clients is None or clients.pid != os.getpid():
+                clients = self._clients = S3Clients(self._spec, self._bucket, self._region)
+            return clients
+
+    def renew(self, old: S3Clients, region: str | None = None) -> S3Clients:
+        """Return clients with credentials read anew (and another region), once for all threads."""
+        with _PROCESS.lock:
+            if self._clients is old:
+                self._region = region or self._region
+                self._clients = S3Clients(self._spec, self._bucket, self._region)
+                self._clients.proven = region is None and old.proven
+            current = self._clients
+        return current if current is not None else self.get()

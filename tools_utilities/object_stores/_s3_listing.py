@@ -1,0 +1,171 @@
+"""Listings of S3: boto3's exact pages, obstore's fast ones where those tell the whole key.
+
+obstore takes prefixes of whole path segments only, drops slashes at either end of a key, and gives
+up a listing that holds one key it cannot carry. Whatever may be one of these ends a fast run; boto3
+lists the page from there.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tools_utilities.object_store import Folder, ObjectInfo
+from tools_utilities.object_stores._s3_bodies import plain_etag
+from tools_utilities.object_stores._s3_clients import S3Clients, obstore_carries
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+PAGE_KEYS = 1000
+# After so many exact pages in one listing, odd keys are the rule: fast runs cost more than they save.
+_FAST_RUNS = 4
+
+
+def keys_page(
+    clients: S3Clients, params: Mapping[str, Any], prefix: str, *, after: str, token: str | None
+) -> tuple[tuple[ObjectInfo, ...], str | None]:
+    """Return one page in the store's order, and the token of the next page or None."""
+    place: dict[str, Any] = {}
+    if token is not None:
+        place["ContinuationToken"] = token
+    elif after:
+        place["StartAfter"] = after
+    page = clients.exact.list_objects_v2(Prefix=prefix, MaxKeys=PAGE_KEYS, **params, **place)
+    infos = tuple(_info(entry) for entry in page.get("Contents", ()))
+    return infos, page.get("NextContinuationToken") if page.get("IsTruncated") else None
+
+
+def folder_page(
+    clients: S3Clients, params: Mapping[str, Any], prefix: str, token: str | None
+) -> tuple[Folder, str | None]:
+    """Return one page of a delimiter listing, and the token of the next page or None."""
+    place: dict[str, Any] = {} if token is None else {"ContinuationToken": token}
+    page = clients.exact.list_objects_v2(
+        Prefix=prefix, Delimiter="/", MaxKeys=PAGE_KEYS, **params, **place
+    )
+    folder = Folder(
+        objects=tuple(_info(entry) for entry in page.get("Contents", ())),
+        prefixes=tuple(entry["Prefix"] for entry in page.get("CommonPrefixes", ())),
+    )
+    return folder, page.get("NextContinuationToken") if page.get("IsTruncated") else None
+
+
+def _info(entry: Mapping[str, Any]) -> ObjectInfo:
+    return ObjectInfo(
+        key=entry["Key"], size_bytes=entry["Size"], etag=plain_etag(entry.get("ETag"))
+    )
+
+
+def fast_run(
+    clients: S3Clients, prefix: str, *, after: str, exact_pages: int
+) -> Iterator[ObjectInfo | None]:
+    """Yield objects in the store's order as long as obstore tells them exactly.
+
+    None at the end says that the listing is complete; without it, boto3 goes on from the last key.
+    """
+    folder, offset = _whole_segments(prefix)
+    if exact_pages > _FAST_RUNS or _may_lose_a_slash(prefix, after):
+        return
+    if offset is None:
+        return
+    start = after or offset
+    if not all(obstore_carries(path) for path in (folder, start) if path):
+        return
+    store = clients.fast("-")
+    if store is not None:
+        yield from _certain(_listed(store, folder, start), prefix)
+
+
+def _certain(listed: Iterable[ObjectInfo | None], prefix: str) -> Iterator[ObjectInfo | None]:
+    """Pass on objects while their keys are beyond doubt; one is held back to see its successor."""
+    held: ObjectInfo | None = None
+    for info in listed:
+        if info is None:
+            return  # what is held may be what obstore stumbled over next to
+        beyond = info.key > prefix and not info.key.startswith(prefix)
+        marker = held is not None and info.key.startswith(held.key + "/")
+        if held is not None and not marker:
+            yield held
+            held = None
+        if beyond:
+            yield None
+            return
+        # Without bytes it may be a folder's marker, `a/` told as `a`; so may what its keys follow.
+        if marker or not info.size_bytes or not info.key.startswith(prefix):
+            return
+        held = info
+    if held is not None:
+        yield held
+    yield None
+
+
+def _whole_segments(prefix: str) -> tuple[str, str | None]:
+    """Return the folder to list and the key to begin after, for a literal prefix."""
+    folder, _, name = prefix.rpartition("/")
+    if not name:
+        return folder, ""
+    # The prefix itself may be a key.
+    below = _char_below(prefix[-1])
+    return folder, prefix[:-1] + below if below else None
+
+
+def _char_below(char: str) -> str:
+    """Return what sorts just below a character: its predecessor with the largest one behind."""
+    below = chr(ord(char) - 1) if char else ""
+    return below + "\U0010fffd" if below.isprintable() and below else ""
+
+
+def _may_lose_a_slash(prefix: str, after: str) -> bool:
+    # Keys that begin with a slash sort before "0" and look as if they did not.
+    return prefix.startswith("/") or (not prefix and after < "0")
+
+
+def _listed(store: "S3Store", folder: str, after: str) -> Iterator[ObjectInfo | None]:
+    """Yield what obstore lists; None when it fails (boto3 asks again, and names the reason)."""
+    import obstore
+    from obstore.exceptions import BaseError
+
+    pages = obstore.list(store, prefix=folder or None, offset=after or None, chunk_size=PAGE_KEYS)
+    try:
+        for page in pages:
+            for entry in page:
+                yield ObjectInfo(
+                    key=entry["path"], size_bytes=entry["size"], etag=plain_etag(entry["e_tag"])
+                )
+    except (BaseError, OSError, ValueError):
+        yield None
+
+
+def in_byte_order(infos: Iterable[ObjectInfo], prefix: str) -> Iterator[ObjectInfo]:
+    """Put the listing of a store that sorts folder by folder (SeaweedFS) into byte order of keys.
+
+    Such a store lists `a/x` before `a-b`. Holds one folder's objects (first level below `prefix`);
+    objects directly under the prefix pass at once.
+    """
+    held: list[ObjectInfo] = []
+    stem = ""
+    for info in infos:
+        if held:
+            follows = info.key[len(stem) : len(stem) + 1]
+            if info.key.startswith(stem) and "" < follows <= "/":
+                held.append(info)
+                continue
+            yield from sorted(held, key=lambda one: one.key)
+            held = []
+        name, slash, _ = info.key[len(prefix) :].partition("/")
+        if slash:
+            stem = prefix + name
+            held.append(info)
+        else:
+            yield info
+    yield from sorted(held, key=lambda one: one.key)
+
+
+def start_in_any_order(after: str) -> str:
+    """Return a place to start from that loses nothing after `after`, in byte order or by folders.
+
+    SeaweedFS compares names part by part, and a start that is a folder's name skips the folder.
+    """
+    ahead = min((after.find(char) for char in after if char < "/"), default=len(after))
+    begin = after[:ahead].rstrip("/")
+    below = _char_below(begin[-1:])
+    return begin[:-1] + below if below > "0" else ""

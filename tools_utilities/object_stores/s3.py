@@ -1,0 +1,237 @@
+"""Amazon S3 and what speaks its language (MinIO, SeaweedFS, R2 … through an endpoint).
+
+boto3 asks and conditions; obstore moves bodies and lists, where it can carry the key and once boto3
+has had an answer, so that a wrong region or endpoint meets the client that can be held to a host.
+A process that was forked after obstore was loaded uses boto3 alone. Requests are sent once, but
+listings and HEADs, which are tried up to 4 times.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+from urllib.parse import urlsplit
+
+from tools_utilities.errors import QuarkError, UsageError
+from tools_utilities.object_store import (
+    Body,
+    Folder,
+    ObjectInfo,
+    ObjectStore,
+    StoreScheme,
+    StoreSpec,
+)
+from tools_utilities.object_stores._bodies import BytesBody
+from tools_utilities.object_stores._failures import Asked, Failure, explain
+from tools_utilities.object_stores._s3_bodies import (
+    exact_get,
+    fast_get,
+    plain_etag,
+    quoted_etag,
+)
+from tools_utilities.object_stores._s3_calls import S3Calls
+from tools_utilities.object_stores._s3_clients import S3Clients
+from tools_utilities.object_stores._s3_listing import (
+    fast_run,
+    folder_page,
+    in_byte_order,
+    keys_page,
+    start_in_any_order,
+)
+
+_BEYOND_THE_END = 416
+
+
+class S3Store:
+    """A bucket."""
+
+    writable = True
+
+    def __init__(self, spec: StoreSpec) -> None:
+        self.spec = spec
+        self.bucket = bucket_of(spec)
+        self._calls = S3Calls(spec, self.bucket)
+        payer = {"RequestPayer": "requester"} if spec.requester_pays else {}
+        self._params: dict[str, Any] = {"Bucket": self.bucket, **payer}
+
+    @property
+    def endpoint_id(self) -> str:
+        """Name the bucket and its endpoint, also one that the environment gives."""
+        endpoint = self._calls.clients().endpoint
+        host = urlsplit(endpoint).netloc if endpoint else ""
+        return f"s3://{self.bucket}" + (f"@{host}" if host else "")
+
+    @property
+    def endpoint_url(self) -> str | None:
+        """The endpoint in use when it is not Amazon's own."""
+        return self._calls.clients().endpoint
+
+    # Listing.
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """Yield objects page by page; a store that is not Amazon's is sorted a folder at a time."""
+        if self._calls.clients().endpoint is None:
+            yield from self._in_store_order(prefix, start_after)
+            return
+        raw = self._in_store_order(prefix, start_in_any_order(start_after))
+        for info in in_byte_order(raw, prefix):
+            if info.key > start_after:
+                yield info
+
+    def _in_store_order(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        token: str | None = None
+        exact_pages = 0
+        while True:
+            for info in fast_run(
+                self._calls.clients(), prefix, after=after, exact_pages=exact_pages
+            ):
+                if info is None:
+                    return
+                after, token = info.key, None
+                yield info
+            page, token = self._page(prefix, after, token)
+            exact_pages += 1
+            for info in page:
+                after = info.key
+                yield info
+            if token is None:
+                return
+
+    def _page(
+        self, prefix: str, after: str, token: str | None
+    ) -> tuple[tuple[ObjectInfo, ...], str | None]:
+        return self._calls.retried(
+            "list",
+            prefix,
+            lambda clients: keys_page(clients, self._params, prefix, after=after, token=token),
+        )
+
+    def list_folder(self, prefix: str, *, max_pages: int | None = None) -> Iterator[Folder]:
+        """Yield pages of a delimiter listing, in the store's order."""
+        return islice(self._folder_pages(prefix), max_pages)
+
+    def _folder_pages(self, prefix: str) -> Iterator[Folder]:
+        token: str | None = None
+        while True:
+            page, token = self._folder_page(prefix, token)
+            yield page
+            if token is None:
+                return
+
+    def _folder_page(self, prefix: str, token: str | None) -> tuple[Folder, str | None]:
+        return self._calls.retried(
+            "list", prefix, lambda clients: folder_page(clients, self._params, prefix, token)
+        )
+
+    # Reading.
+
+    def head(self, key: str) -> ObjectInfo:
+        """Return size, version and (where the store says) CRC-32C."""
+        return self._calls.retried("head", key, lambda clients: self._head(clients, key))
+
+    def _head(self, clients: S3Clients, key: str) -> ObjectInfo:
+        found = clients.exact.head_object(Key=key, ChecksumMode="ENABLED", **self._params)
+        whole = found.get("ChecksumType") != "COMPOSITE"
+        return ObjectInfo(
+            key=key,
+            size_bytes=found["ContentLength"],
+            etag=plain_etag(found.get("ETag")),
+            crc32c=found.get("ChecksumCRC32C") if whole else None,
+        )
+
+    def get(
+        self, key: str, *, start: int = 0, end: int | None = None, if_etag: str | None = None
+    ) -> Body:
+        """Open a body."""
+        if end is not None and end <= start:
+            return self._nothing(key, if_etag)
+
+        def ask(clients: S3Clients) -> Body:
+            fast = clients.fast(key)
+            if fast is not None:
+                return fast_get(fast, key, start, end, if_etag)
+            return exact_get(clients.exact, self._params, key, (start, end), if_etag)
+
+        try:
+            return self._calls.once("get", key, ask)
+        except QuarkError as error:
+            if error.detail.get("status") != _BEYOND_THE_END:
+                raise
+        return self._nothing(key, if_etag)
+
+    def _nothing(self, key: str, if_etag: str | None) -> Body:
+        # The range begins at or beyond the end; the head says of which version that holds.
+        info = self.head(key)
+        if if_etag is not None and info.etag != if_etag:
+            asked = Asked("get", key, self.bucket, self.spec.uri)
+            raise explain(Failure(412, "PreconditionFailed"), asked)
+        return BytesBody(info, b"")
+
+    # Writing.
+
+    def put(self, key: str, data: bytes) -> ObjectInfo:
+        """Write an object in one request."""
+
+        def ask(clients: S3Clients) -> ObjectInfo:
+            fast = clients.fast(key)
+            if fast is None:
+                return self._exact_put(clients, key, data, {})
+            import obstore
+
+            done = obstore.put(fast, key, data, use_multipart=False)
+            return ObjectInfo(key=key, size_bytes=len(data), etag=plain_etag(done["e_tag"]))
+
+        return self._calls.once("put", key, ask)
+
+    def put_if_absent(self, key: str, data: bytes) -> ObjectInfo:
+        """Create an object by `If-None-Match: *`."""
+        return self._conditional_put(key, data, {"IfNoneMatch": "*"})
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> ObjectInfo:
+        """Replace one version by `If-Match`."""
+        return self._conditional_put(key, data, {"IfMatch": quoted_etag(etag)})
+
+    def _conditional_put(self, key: str, data: bytes, condition: dict[str, str]) -> ObjectInfo:
+        return self._calls.once(
+            "put",
+            key,
+            lambda clients: self._exact_put(clients, key, data, condition),
+            conditional=True,
+        )
+
+    def _exact_put(
+        self, clients: S3Clients, key: str, data: bytes, condition: dict[str, Any]
+    ) -> ObjectInfo:
+        done = clients.exact.put_object(Key=key, Body=data, **self._params, **condition)
+        return ObjectInfo(key=key, size_bytes=len(data), etag=plain_etag(done.get("ETag")))
+
+    def delete(self, key: str) -> None:
+        """Remove an object."""
+        self._calls.once(
+            "delete", key, lambda clients: clients.exact.delete_object(Key=key, **self._params)
+        )
+
+
+def bucket_of(spec: StoreSpec) -> str:
+    """Return the bucket of `scheme://bucket`; refuses a path behind it, and secrets in the URL."""
+    scheme, _, bucket = spec.uri.partition("://")
+    if not bucket or "/" in bucket:
+        raise UsageError(
+            f"{spec.uri}: not a bucket", hint=f"{scheme}://bucket, without a path behind it."
+        )
+    if spec.endpoint_url and "@" in urlsplit(spec.endpoint_url).netloc:
+        raise UsageError(
+            "the endpoint URL holds a name or password",
+            hint="Credentials belong into a profile or the AWS_* variables.",
+        )
+    return bucket
+
+
+class _S3Scheme:
+    name = "s3"
+
+    def open(self, spec: StoreSpec) -> ObjectStore:
+        """Return the store of a bucket."""
+        return S3Store(spec)
+
+
+STORE_SCHEME: StoreScheme = _S3Scheme()
