@@ -106,6 +106,9 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """`latest`: the newest complete checkpoint in run_dir; `auto`: that if there is one; None: start."""
     from_step: int | None = None
     init_from: str | None = None
+    """A checkpoint folder (or a run folder, for its newest) whose weights the run starts from."""
+    detach: bool = False
+    """The run goes on when whoever launched it ends."""
 
 
 def save_job(job: TrainingJob, path: Path) -> None:
