@@ -1,0 +1,368 @@
+"""DiskCache: verified objects on a local disk, shared by all processes of a machine.
+
+An entry is one file whose name holds the hash of (endpoint, key, etag, size), the size and the
+CRC-32C of its content: nothing of it comes from the key, and its one rename is the whole commit.
+Readers hold a shared lock on the entry they map; an entry can be evicted when its exclusive lock is
+free. Costs a folder listing (1/16 of the entries) an opening, a walk over all an eviction.
+"""
+
+import errno
+import logging
+import mmap
+import os
+import stat
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from hashlib import blake2b
+from pathlib import Path
+from threading import Lock
+
+import msgspec
+
+from tools_utilities.cache_folder import SharedModes, sync_folder
+from tools_utilities.cache_ledger import (
+    LOCK_SECONDS,
+    CacheFile,
+    CacheLayout,
+    Ledger,
+    locked_ledger,
+    parse_entry,
+)
+from tools_utilities.checksum import crc32c, decode_crc32c
+from tools_utilities.disk_space import DiskSpace, RealDisk, is_no_room
+from tools_utilities.eviction import EVICTION_POLICIES, NEVER
+from tools_utilities.file_locks import HeldFile
+from tools_utilities.object_store import ObjectInfo
+from tools_utilities.use_order import DIGEST_BYTES, UseOrder
+
+_LOGGER = logging.getLogger(__name__)
+_NOT_OURS = {errno.ENOENT, errno.ELOOP, errno.EACCES, errno.EPERM}
+_ANNOUNCE_SECONDS = 0.05
+_FREE_SHARE = 0.05
+"""Of the disk, left to everybody else."""
+
+
+class EntryId(msgspec.Struct, frozen=True, kw_only=True):
+    """Which version of which object of which store."""
+
+    digest: str
+    size_bytes: int
+    crc32c: int | None = None
+    """Promised by a manifest or the store; an entry with another one is a bad one."""
+
+
+def entry_id(endpoint_id: str, info: ObjectInfo) -> EntryId | None:
+    """Return the identity of an object's version; None when nothing tells versions apart."""
+    version = info.etag or info.crc32c
+    if version is None:
+        return None
+    digest = blake2b(digest_size=DIGEST_BYTES)
+    for part in (endpoint_id, info.key, version, str(info.size_bytes)):
+        raw = part.encode("utf-8", "surrogateescape")
+        digest.update(len(raw).to_bytes(8, "little") + raw)
+    promised = decode_crc32c(info.crc32c) if info.crc32c else None
+    return EntryId(digest=digest.hexdigest(), size_bytes=info.size_bytes, crc32c=promised)
+
+
+class CachedFile:
+    """One entry, open and leased: it is not evicted before `close`."""
+
+    def __init__(self, file: HeldFile, path: Path, size_bytes: int) -> None:
+        self.path = path
+        self._file = file
+        # The mapping outlives the file's name, so even a deleted entry stays readable.
+        self.view = memoryview(
+            mmap.mmap(file.fd, size_bytes, prot=mmap.PROT_READ) if size_bytes else b""
+        )
+
+    def close(self) -> None:
+        """Let the entry be evicted; slices of `view` stay valid."""
+        self.view = memoryview(b"")
+        self._file.close()
+
+
+class Reservation:
+    """Room in the cache for one object, and the file to write it to. Publish it or discard it."""
+
+    def __init__(self, cache: "DiskCache", entry: EntryId, file: HeldFile) -> None:
+        self.entry = entry
+        self.file = file
+        self._cache = cache
+
+    def write(self, offset: int, piece: bytes) -> None:
+        """Write a piece at its place.
+
+        Raises:
+            OSError: ENOSPC where room could not be set aside before.
+        """
+        view = memoryview(piece)
+        while view:
+            written = os.pwrite(self.file.fd, view, offset)
+            offset, view = offset + written, view[written:]
+
+    def publish(self, crc32c: int) -> CachedFile:
+        """Make it the object's entry, durable and under its final name at once."""
+        return self._cache.publish(self, crc32c)
+
+    def discard(self) -> None:
+        """Give the room back."""
+        self._cache.discard(self)
+
+
+class DiskCache:
+    """A cache folder as one process sees it; any number of threads may call it.
+
+    Methods raise OSError when the folder cannot be used any more.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        budget_bytes: int,
+        *,
+        policy: str = "next_use",
+        disk: DiskSpace | None = None,
+    ) -> None:
+        self.folder = folder
+        self.budget_bytes = budget_bytes
+        self.num_quarantined = 0
+        self._order_entries = EVICTION_POLICIES[policy]
+        self._by_next_use = policy == "next_use"
+        self._disk = disk or RealDisk()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._modes = SharedModes(folder)
+        self._layout = CacheLayout(folder)
+        self._layout.create(self._modes)
+        self._order = UseOrder(self._layout.order, self._modes, budget_bytes)
+        self._order_lock = Lock()
+        self._checked: dict[str, tuple[int, int, int]] = {}
+        self._warned = False
+        with self._locked() as ledger:
+            ledger.recount()
+
+    def _locked(self, wait_seconds: float = LOCK_SECONDS) -> AbstractContextManager[Ledger]:
+        return locked_ledger(self._layout, self._modes, wait_seconds)
+
+    # Reading.
+
+    def open(self, entry: EntryId) -> CachedFile | None:
+        """Return the entry, leased, its content checked once by this process; None: not there."""
+        for name in os.listdir(self._layout.fan(entry.digest)):  # noqa: PTH208 - names are enough
+            if name.startswith(entry.digest):
+                found = self._open(entry, self._layout.fan(entry.digest) / name)
+                if found is not None:
+                    return found
+        return None
+
+    def _open(self, entry: EntryId, path: Path) -> CachedFile | None:
+        parsed = parse_entry(path.name)
+        if parsed is None:
+            return None
+        try:
+            file = HeldFile(path, os.O_RDONLY)
+        except OSError as error:
+            if error.errno in _NOT_OURS:
+                return None  # evicted meanwhile, a link, or another user's
+            raise
+        # An exclusive lock is an eviction under way.
+        if not file.try_lock(exclusive=False) or not file.is_at(path):
+            file.close()
+            return None
+        _, num_bytes, promised = parsed
+        status = os.fstat(file.fd)
+        right = num_bytes == entry.size_bytes == status.st_size and stat.S_ISREG(status.st_mode)
+        if not right or entry.crc32c not in {None, promised}:
+            self._set_aside(file, path, "its size or checksum is not the object's")
+            return None
+        found = CachedFile(file, path, num_bytes)
+        if self._is_checked(path.name, status) or crc32c(found.view) == promised:
+            self._note_checked(path.name, status)
+            _touch(file.fd, status)
+            return found
+        found.close()
+        self._set_aside(file, path, "its content has changed since it was written")
+        return None
+
+    def _is_checked(self, name: str, status: os.stat_result) -> bool:
+        return self._checked.get(name) == (status.st_ino, status.st_size, status.st_mtime_ns)
+
+    def _note_checked(self, name: str, status: os.stat_result) -> None:
+        self._checked[name] = (status.st_ino, status.st_size, status.st_mtime_ns)
+
+    def _set_aside(self, file: HeldFile, path: Path, reason: str) -> None:
+        file.close()
+        _LOGGER.warning("cache entry %s is bad (%s); fetching it again", path, reason)
+        self.num_quarantined += 1
+        with self._locked():
+            try:
+                path.rename(self._layout.new_quarantine(path))
+            except FileNotFoundError:
+                return  # another process was quicker
+
+    # Writing.
+
+    def try_turn(self, entry: EntryId) -> HeldFile | None:
+        """Become the one on this machine who downloads an object; None: somebody else is.
+
+        End the turn with `end_turn`; the kernel ends it for the dead.
+        """
+        path = self._layout.lock(entry.digest)
+        file = HeldFile(path, os.O_RDWR | os.O_CREAT)
+        self._modes.apply(file.fd)
+        # The name may have gone with an earlier turn: then this lock excludes nobody.
+        if file.try_lock(exclusive=True) and file.is_at(path):
+            return file
+        file.close()
+        return None
+
+    def end_turn(self, turn: HeldFile) -> None:
+        """Let the next one in; the name goes first, so that nobody can lock it twice."""
+        turn.path.unlink(missing_ok=True)
+        turn.close()
+
+    def reserve(self, entry: EntryId, next_use: int = 0) -> Reservation | None:
+        """Set room aside for an object, evicting what may go; None: there is none to be had.
+
+        Only entries needed later than `next_use` (a place in the announced order) are evicted.
+        """
+        if entry.size_bytes + self._order.announced_bytes >= self.budget_bytes:
+            return None
+        with self._locked() as ledger:
+            if not self._make_room(ledger, entry.size_bytes, next_use):
+                return None
+            ledger.add(entry.size_bytes)
+            file = self._new_temporary(entry)
+            try:
+                self._disk.allocate(file.fd, entry.size_bytes)
+            except OSError as error:
+                file.path.unlink()
+                file.close()
+                ledger.add(-entry.size_bytes)
+                if not is_no_room(error):
+                    raise
+                self.warn_full(entry.size_bytes)
+                return None
+        return Reservation(self, entry, file)
+
+    def _new_temporary(self, entry: EntryId) -> HeldFile:
+        path = self._layout.new_temporary(entry.digest)
+        file = HeldFile(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self._modes.apply(file.fd)
+        # Unlocked ones are the dead's. Nobody looks before the ledger is free again.
+        file.try_lock(exclusive=True)
+        return file
+
+    def publish(self, reservation: Reservation, checksum: int) -> CachedFile:
+        """Rename a finished download to its entry's name; returns it leased."""
+        entry, file = reservation.entry, reservation.file
+        path = self._layout.entry(entry.digest, entry.size_bytes, checksum)
+        os.fsync(file.fd)
+        with self._locked() as ledger:
+            replaced = path.lstat().st_size if path.exists() else 0
+            file.path.rename(path)
+            ledger.add(-replaced)
+        sync_folder(path.parent)
+        file.try_lock(exclusive=False)
+        self._note_checked(path.name, os.fstat(file.fd))
+        return CachedFile(file, path, entry.size_bytes)
+
+    def discard(self, reservation: Reservation) -> None:
+        """Delete an unfinished download."""
+        with self._locked() as ledger:
+            reservation.file.path.unlink(missing_ok=True)
+            ledger.add(-reservation.entry.size_bytes)
+        reservation.file.close()
+
+    # Room.
+
+    def set_order(self, digests: Sequence[str]) -> None:
+        """Announce what is read next, soonest first; replaces the order before. Never waits long."""
+        with self._order_lock:
+            if not self._order.set(digests) or not self._by_next_use:
+                return
+            try:
+                with self._locked(_ANNOUNCE_SECONDS) as ledger:
+                    self._announce(ledger)
+            except TimeoutError:
+                return  # the folder is busy; the next order is announced instead
+
+    def _announce(self, ledger: Ledger) -> None:
+        before = self._order.announced_bytes
+        room = self._order.max_bytes - before
+        if self._shortfall(ledger, room) > 0:
+            return
+        # Counted before it is written, as everything is.
+        ledger.add(room)
+        self._order.announce()
+        ledger.add(self._order.announced_bytes - before - room)
+
+    def _shortfall(self, ledger: Ledger, num_bytes: int) -> int:
+        """Return how many bytes must go before `num_bytes` may come."""
+        free, total = self._disk.free_and_total_bytes(self.folder)
+        for_budget = ledger.used_bytes + num_bytes - self.budget_bytes
+        for_disk = num_bytes + int(total * _FREE_SHARE) - free
+        return max(for_budget, for_disk)
+
+    def _make_room(self, ledger: Ledger, num_bytes: int, next_use: int) -> bool:
+        if self._shortfall(ledger, num_bytes) <= 0:
+            return True
+        files = ledger.recount()
+        for file in self._candidates(files, next_use):
+            if self._shortfall(ledger, num_bytes) <= 0:
+                break
+            if _evict(file):
+                ledger.add(-file.evictable.num_bytes)
+        if self._shortfall(ledger, num_bytes) <= 0:
+            return True
+        if ledger.used_bytes + num_bytes <= self.budget_bytes:
+            self.warn_full(num_bytes)
+        return False
+
+    def _candidates(self, files: list[CacheFile], next_use: int) -> list[CacheFile]:
+        uses = self._order.next_uses() if self._by_next_use else {}
+        by_name = {file.evictable.name: file for file in files if not file.spoiled}
+        ordered = self._order_entries([file.evictable for file in by_name.values()], uses)
+        later = [
+            by_name[entry.name] for entry in ordered if uses.get(entry.digest, NEVER) > next_use
+        ]
+        return [file for file in files if file.spoiled] + later
+
+    def warn_full(self, num_bytes: int) -> None:
+        """Say once that the disk, not the budget, leaves no room."""
+        if self._warned:
+            return
+        self._warned = True
+        free, _ = self._disk.free_and_total_bytes(self.folder)
+        _LOGGER.warning(
+            "the disk of the cache folder %s is full: %d bytes needed, %d bytes free; "
+            "reading without a cache",
+            self.folder,
+            num_bytes,
+            free,
+        )
+
+    def close(self) -> None:
+        """Withdraw the announced order."""
+        self._order.close()
+
+
+def _evict(file: CacheFile) -> bool:
+    """Delete an entry that nobody has open."""
+    try:
+        with HeldFile(file.path, os.O_RDONLY) as held:
+            if not held.try_lock(exclusive=True) or not held.is_at(file.path):
+                return False
+            file.path.unlink()
+    except OSError as error:
+        _LOGGER.debug("cannot evict %s: %s", file.path, error)
+        return False
+    return True
+
+
+def _touch(fd: int, status: os.stat_result) -> None:
+    """Record a use; file systems may be mounted so that reading does not."""
+    try:
+        os.utime(fd, ns=(time.time_ns(), status.st_mtime_ns))
+    except PermissionError:
+        return  # another user's file: only its order of eviction suffers

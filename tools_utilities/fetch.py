@@ -1,0 +1,259 @@
+"""One verified download: tried again where that can help, resumed, checked, its failure explained.
+
+An object is right when its length is, and its checksum: the manifest's or the store's CRC-32C,
+else an etag that is an MD5; without any of them it counts as `unverified`. Some stores' etags look
+like an MD5 and are not one (encryption with KMS keys). So a wrong MD5 is fetched again; when the
+second download has the same bytes and this store never had an etag that was an MD5, the bytes are
+taken, as unverified. A wrong CRC-32C twice is always an error.
+"""
+
+import logging
+import random
+import re
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from tools_utilities.checksum import decode_crc32c, encode_crc32c
+from tools_utilities.errors import (
+    AccessError,
+    IntegrityError,
+    ObjectNotFoundError,
+    QuarkError,
+    StoreError,
+)
+from tools_utilities.fetch_attempt import (
+    BufferSink,
+    FetchAttempt,
+    FetchLimits,
+    Progress,
+    Sink,
+    SinkError,
+)
+from tools_utilities.object_store import ObjectInfo, ObjectStore
+from tools_utilities.stream_statistics import StreamStatistics
+
+_LOGGER = logging.getLogger(__name__)
+_MD5 = re.compile(r"[0-9a-f]{32}")
+_PHASE = "get after list"
+_MAX_DOWNLOADS = 2
+_SPREAD = 3.0
+
+
+class Fetched(msgspec.Struct, frozen=True, kw_only=True):
+    """A download that went well."""
+
+    crc32c: int
+    """Of the bytes that came, whatever they were checked against."""
+    check: Literal["crc32c", "md5", "length"]
+    """What the bytes were checked against."""
+
+
+class Fetcher:
+    """Downloads from one store; any number of threads may call it at once."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        limits: FetchLimits | None = None,
+        statistics: StreamStatistics | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._store = store
+        self._limits = limits or FetchLimits()
+        self._statistics = statistics or StreamStatistics()
+        self._clock = clock
+        self._sleep = sleep
+        self._uniform = uniform
+        self._md5_etags = False
+        """This store's etags have been MD5s."""
+
+    def fetch(self, info: ObjectInfo, sink: Sink) -> Fetched:
+        """Download a whole object into `sink`, which may be written from its start twice.
+
+        Raises:
+            IntegrityError: the bytes differ from the checksum, twice.
+            ObjectNotFoundError: it is gone; asked for once.
+            ObjectReplacedError: it is another version now.
+            AccessError: permission, credentials, region, clock; asked for once.
+            StoreError: given up; detail: key, attempts, received_bytes, expected_bytes, phase.
+            OSError: the sink's own error.
+        """
+        wrong: list[Progress] = []
+        while True:
+            progress = self._receive(info, (0, info.size_bytes), sink)
+            check = self._check(info, progress)
+            if check == "wrong" and self._is_no_md5(info, progress, wrong):
+                check = "length"
+            if check != "wrong":
+                self._statistics.add(unverified=int(check == "length"))
+                return Fetched(crc32c=progress.crc32c, check=check)
+            wrong.append(progress)
+            if len(wrong) >= _MAX_DOWNLOADS:
+                raise self._corrupt(info, progress)
+            _LOGGER.warning("%s: wrong checksum; fetching it again", self._name(info))
+            self._statistics.add(retries=1)
+
+    def fetch_bytes(self, info: ObjectInfo) -> tuple[bytearray, Fetched]:
+        """Download a whole object into memory."""
+        sink = BufferSink(info.size_bytes)
+        return sink.data, self.fetch(info, sink)
+
+    def fetch_range(self, info: ObjectInfo, start: int, end: int) -> bytes:
+        """Return bytes [start, end), clipped to the object; only their number can be checked."""
+        end = min(end, info.size_bytes)
+        if start >= end:
+            return b""
+        sink = BufferSink(end - start)
+        self._receive(info, (start, end), sink)
+        return bytes(sink.data)
+
+    # One range, over several attempts.
+
+    def _receive(self, info: ObjectInfo, span: tuple[int, int], sink: Sink) -> Progress:
+        progress = self._new_progress(info, span)
+        attempts = silent = 0
+        first_failure: float | None = None
+        pause = self._limits.first_pause_seconds
+        while progress.received_bytes < span[1] - span[0]:
+            attempts += 1
+            started = self._clock()
+            try:
+                self._attempt(info, span, progress, sink)
+            except QuarkError as error:
+                now = self._clock()
+                first_failure = now if first_failure is None else first_failure
+                # A store's own time limit may strike just before the watch does.
+                waited_long = now - started >= 0.9 * self._limits.first_byte_seconds
+                silent += waited_long and progress.received_bytes == 0
+                late = now - first_failure >= self._limits.retry_seconds
+                spent = attempts >= self._limits.max_attempts or late
+                if spent or silent >= self._limits.max_silent_attempts or not _is_transient(error):
+                    raise self._failed(info, span, progress, attempts, error) from error
+                if error.detail.get("restart"):
+                    progress = self._new_progress(info, span)
+                pause = self._pause(pause, error)
+        return progress
+
+    def _attempt(
+        self, info: ObjectInfo, span: tuple[int, int], progress: Progress, sink: Sink
+    ) -> None:
+        started, before = self._clock(), progress.received_bytes
+        self._statistics.add(requests=1)
+        try:
+            FetchAttempt(self._store, info, span, progress).run(sink, self._limits, self._clock)
+        except SinkError as error:
+            raise error.__cause__ or error from None
+        finally:
+            self._statistics.add(bytes_from_store=progress.received_bytes - before)
+            self._statistics.waited("store", self._clock() - started)
+
+    def _pause(self, previous: float, error: QuarkError) -> float:
+        """Sleep between two attempts; decorrelated jitter, so that clients spread out."""
+        first, longest = self._limits.first_pause_seconds, self._limits.longest_pause_seconds
+        pause = min(longest, self._uniform(first, max(first, _SPREAD * previous)))
+        _LOGGER.info("trying again in %.2f s: %s", pause, error)
+        self._statistics.add(retries=1)
+        self._statistics.waited("retry", pause)
+        self._sleep(pause)
+        return pause
+
+    # Checks.
+
+    def _new_progress(self, info: ObjectInfo, span: tuple[int, int]) -> Progress:
+        whole = span == (0, info.size_bytes)
+        return Progress(with_md5=whole and info.crc32c is None and _is_md5(info.etag))
+
+    def _check(
+        self, info: ObjectInfo, progress: Progress
+    ) -> Literal["crc32c", "md5", "length", "wrong"]:
+        written = info.crc32c or progress.stored_crc32c
+        expected = decode_crc32c(written) if written else None
+        if expected is not None:
+            return "crc32c" if expected == progress.crc32c else "wrong"
+        if progress.md5 is None:
+            return "length"
+        if progress.md5.hexdigest() != info.etag:
+            return "wrong"
+        self._md5_etags = True
+        return "md5"
+
+    def _is_no_md5(self, info: ObjectInfo, progress: Progress, earlier: list[Progress]) -> bool:
+        same = any(other.crc32c == progress.crc32c for other in earlier)
+        by_md5 = (info.crc32c or progress.stored_crc32c) is None
+        if not (same and by_md5) or self._md5_etags:
+            return False
+        _LOGGER.warning(
+            "%s: its etag looks like an MD5 and is not one; its content cannot be verified",
+            self._name(info),
+        )
+        return True
+
+    # Failures.
+
+    def _name(self, info: ObjectInfo) -> str:
+        return f"{self._store.endpoint_id}/{info.key}"
+
+    def _corrupt(self, info: ObjectInfo, progress: Progress) -> IntegrityError:
+        written = info.crc32c or progress.stored_crc32c
+        got = encode_crc32c(progress.crc32c)
+        if written is None and progress.md5 is not None:
+            written, got = f"md5 {info.etag}", f"md5 {progress.md5.hexdigest()}"
+        return IntegrityError(
+            f"{self._name(info)}: the bytes have checksum {got}, promised was {written}; "
+            f"downloaded {_MAX_DOWNLOADS} times",
+            hint="The object is damaged in the store or on the way; upload it again, "
+            "or correct the manifest.",
+            key=info.key,
+            attempts=_MAX_DOWNLOADS,
+            received_bytes=progress.received_bytes,
+            expected_bytes=info.size_bytes,
+            phase=_PHASE,
+        )
+
+    def _failed(
+        self,
+        info: ObjectInfo,
+        span: tuple[int, int],
+        progress: Progress,
+        attempts: int,
+        error: QuarkError,
+    ) -> QuarkError:
+        expected = span[1] - span[0]
+        detail = {
+            **error.detail,
+            "key": info.key,
+            "attempts": attempts,
+            "received_bytes": progress.received_bytes,
+            "expected_bytes": expected,
+            "phase": _PHASE,
+        }
+        if isinstance(error, ObjectNotFoundError):
+            return ObjectNotFoundError(
+                f"{self._name(info)} was listed and is gone (404, {_PHASE})",
+                hint="List again, or go on without such objects: on_missing=skip.",
+                **{"status": 404, **detail},
+            )
+        if isinstance(error, StoreError) and _is_transient(error):
+            return StoreError(
+                f"{self._name(info)}: gave up after {attempts} attempts, "
+                f"{progress.received_bytes} of {expected} bytes received ({_PHASE}): {error}",
+                hint=error.hint or "The store or the network is in trouble; run again to resume.",
+                **detail,
+            )
+        if isinstance(error, AccessError) and "permission" in error.detail:
+            detail["kind"] = "access denied"
+        return type(error)(error.message_text, hint=error.hint, **detail)
+
+
+def _is_transient(error: QuarkError) -> bool:
+    return bool(error.detail.get("transient"))
+
+
+def _is_md5(etag: str | None) -> bool:
+    return etag is not None and _MD5.fullmatch(etag) is not None

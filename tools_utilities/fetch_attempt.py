@@ -1,0 +1,204 @@
+"""One request for one byte range, watched: it can be given up while the store still hangs.
+
+The request runs in a thread of its own. A thread that was given up stays behind until its
+connection's own time limit; it can no longer write anywhere.
+"""
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Callable
+from threading import Event, Lock, Thread
+from typing import Protocol
+
+import msgspec
+
+from tools_utilities.checksum import Buffer, crc32c
+from tools_utilities.errors import ObjectReplacedError, QuarkError, StoreError
+from tools_utilities.object_store import ObjectInfo, ObjectStore
+
+_LOOKS_PER_WATCH = 20
+
+
+class FetchLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a download tries again, and when it gives up."""
+
+    max_attempts: int = 6
+    max_silent_attempts: int = 3
+    """Attempts without a single byte."""
+    retry_seconds: float = 120.0
+    """No new attempt begins so long after the first failure."""
+    first_byte_seconds: float = 10.0
+    watch_seconds: float = 10.0
+    min_bytes_per_second: int = 64 * 1024
+    """Over any `watch_seconds`; less is a stalled connection."""
+    first_pause_seconds: float = 0.1
+    longest_pause_seconds: float = 10.0
+
+
+class Sink(Protocol):
+    """Where the bytes of an object go."""
+
+    def write(self, offset: int, piece: bytes) -> None:
+        """Keep a piece; `offset` counts from the start of the range that was asked for."""
+        ...
+
+
+class BufferSink:
+    """Keeps a range in memory."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self.data = bytearray(num_bytes)
+
+    def write(self, offset: int, piece: bytes) -> None:
+        """Copy a piece to its place."""
+        self.data[offset : offset + len(piece)] = piece
+
+
+class Progress:
+    """What has arrived of a range over all attempts, and its checksums so far."""
+
+    def __init__(self, *, with_md5: bool) -> None:
+        self.received_bytes = 0
+        self.crc32c = 0
+        self.md5 = hashlib.md5(usedforsecurity=False) if with_md5 else None
+        self.stored_crc32c: str | None = None
+        """What the store says of the whole object."""
+
+    def add(self, piece: Buffer) -> None:
+        """Count a piece."""
+        self.crc32c = crc32c(piece, self.crc32c)
+        if self.md5 is not None:
+            self.md5.update(piece)
+        self.received_bytes += len(piece)
+
+
+class SinkError(Exception):
+    """The sink failed, not the store; the cause is the sink's own error."""
+
+
+class FetchAttempt:
+    """Asks for the bytes of `info` in [start, end) that are missing from `progress`."""
+
+    def __init__(
+        self, store: ObjectStore, info: ObjectInfo, span: tuple[int, int], progress: Progress
+    ) -> None:
+        self._store = store
+        self._info = info
+        self._start, self._end = span
+        self._progress = progress
+        self._lock = Lock()
+        self._done = Event()
+        self._given_up = False
+        self._error: BaseException | None = None
+
+    def run(
+        self, sink: Sink, limits: FetchLimits, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Receive what is missing.
+
+        Raises:
+            StoreError: transient ones may be tried again, `restart` ones from the first byte.
+            QuarkError: what the store says otherwise.
+            SinkError: the bytes could not be kept.
+        """
+        Thread(target=self._receive, args=(sink,), name="quark-fetch", daemon=True).start()
+        self._watch(limits, clock)
+        if self._error is not None:
+            raise self._error
+
+    def _watch(self, limits: FetchLimits, clock: Callable[[], float]) -> None:
+        before = self._progress.received_bytes
+        marks = deque([(clock(), before)])
+        started = marks[0][0]
+        look_seconds = min(limits.watch_seconds, limits.first_byte_seconds) / _LOOKS_PER_WATCH
+        while not self._done.wait(look_seconds):
+            now, received = clock(), self._progress.received_bytes
+            if received == before:
+                if now - started >= limits.first_byte_seconds:
+                    self._give_up(f"no byte in {limits.first_byte_seconds:g} s")
+                marks = deque([(now, received)])
+                continue
+            marks.append((now, received))
+            while len(marks) > 1 and marks[1][0] <= now - limits.watch_seconds:
+                marks.popleft()
+            seconds, came = now - marks[0][0], received - marks[0][1]
+            if seconds >= limits.watch_seconds and came < limits.min_bytes_per_second * seconds:
+                self._give_up(f"{came} bytes in {seconds:.3g} s: the connection stalled")
+
+    def _give_up(self, reason: str) -> None:
+        with self._lock:
+            if self._done.is_set():
+                return
+            self._given_up = True
+            self._error = self._broken(reason)
+            self._done.set()
+
+    def _receive(self, sink: Sink) -> None:
+        error: BaseException | None = None
+        try:
+            self._copy(sink)
+        except (QuarkError, SinkError) as failure:
+            error = failure
+        except OSError as failure:
+            error = self._broken(f"{type(failure).__name__}: {failure}")
+        except BaseException as failure:  # noqa: BLE001 - raised again by the waiting thread
+            error = failure
+        with self._lock:
+            if not self._given_up:
+                self._error = error
+            self._done.set()
+
+    def _copy(self, sink: Sink) -> None:
+        position = self._start + self._progress.received_bytes
+        whole = self._end == self._info.size_bytes
+        body = self._store.get(
+            self._info.key,
+            start=position,
+            end=None if whole else self._end,
+            if_etag=self._info.etag,
+        )
+        try:
+            self._check_version(body.info)
+            self._progress.stored_crc32c = body.info.crc32c
+            for piece in body:
+                if not self._keep(sink, piece):
+                    return
+        finally:
+            body.close()
+        if self._start + self._progress.received_bytes < self._end:
+            raise self._broken("the body ended early")
+
+    def _keep(self, sink: Sink, piece: bytes) -> bool:
+        with self._lock:
+            if self._given_up:
+                return False
+            offset = self._progress.received_bytes
+            if self._start + offset + len(piece) > self._end:
+                raise self._broken("more bytes came than were asked for", restart=True)
+            try:
+                sink.write(offset, piece)
+            except OSError as error:
+                raise SinkError(str(error)) from error
+            self._progress.add(piece)
+            return True
+
+    def _check_version(self, found: ObjectInfo) -> None:
+        listed = self._info
+        other_etag = listed.etag and found.etag and listed.etag != found.etag
+        if other_etag or found.size_bytes != listed.size_bytes:
+            raise ObjectReplacedError(
+                f"{self._store.endpoint_id}/{listed.key} is no longer the object that was listed: "
+                f"{found.size_bytes} bytes, version {found.etag}; listed were "
+                f"{listed.size_bytes}, version {listed.etag}",
+                hint="List again; somebody wrote it in the meantime.",
+                key=listed.key,
+            )
+
+    def _broken(self, reason: str, *, restart: bool = False) -> StoreError:
+        return StoreError(
+            reason,
+            key=self._info.key,
+            transient=True,
+            restart=restart,
+        )

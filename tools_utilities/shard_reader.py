@@ -1,0 +1,323 @@
+"""Opens objects of one store in one process: cache, fetch and read-ahead put together.
+
+`ShardReader` is for stores that are fetched from, `InPlaceReader` for local folders, which are
+mapped where they lie: nothing is copied, cached, evicted or deleted.
+"""
+
+import errno
+import logging
+import resource
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tools_utilities.cached_bytes import CachedShardBytes
+from tools_utilities.checksum import crc32c, decode_crc32c
+from tools_utilities.disk_cache import CachedFile, DiskCache, EntryId, entry_id
+from tools_utilities.disk_space import is_no_room
+from tools_utilities.errors import (
+    CacheError,
+    IntegrityError,
+    ObjectReplacedError,
+    QuarkError,
+)
+from tools_utilities.fetch import Fetcher
+from tools_utilities.object_store import ObjectInfo, ObjectStore
+from tools_utilities.object_stores.local import LocalStore
+from tools_utilities.read_ahead import Flight, ReadAhead, Wanted
+from tools_utilities.shard_bytes import FileShardBytes, MemoryShardBytes
+from tools_utilities.shard_format import ShardBytes
+from tools_utilities.stream_statistics import StreamStatistics
+from tools_utilities.uncached_bytes import MemoryPool, RangedShardBytes
+
+_LOGGER = logging.getLogger(__name__)
+_TURN_SECONDS = 300.0
+_FIRST_PAUSE_SECONDS = 0.001
+_LONGEST_PAUSE_SECONDS = 0.05
+
+
+class ShardReader:
+    """Any number of threads may call it."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        fetcher: Fetcher,
+        statistics: StreamStatistics,
+        *,
+        cache: DiskCache | None,
+        concurrency: int,
+        read_ahead_bytes: int,
+        memory_bytes: int,
+    ) -> None:
+        self.store = store
+        self._fetcher = fetcher
+        self._statistics = statistics
+        self._cache = cache
+        self._pool = MemoryPool(memory_bytes)
+        self._endpoint_id: str | None = None
+        self._entries: dict[str, tuple[ObjectInfo, EntryId | None]] = {}
+        self._read_ahead = ReadAhead(
+            store.head, self.bring, threads=concurrency, budget_bytes=read_ahead_bytes
+        )
+
+    # Opening.
+
+    def open_shard(self, info: ObjectInfo) -> ShardBytes:
+        """Return an object's verified bytes; an empty object asks nothing of the store."""
+        return self._open_claimed(info, self._read_ahead.claim(info.key))
+
+    def open_key(self, key: str) -> ShardBytes:
+        """Return the bytes of an object known by name alone."""
+        flight = self._read_ahead.claim(key)
+        if flight is not None:
+            flight.landed.wait()
+        known = flight.info if flight is not None else None
+        return self._open_claimed(known or self.store.head(key), flight)
+
+    def _open_claimed(self, info: ObjectInfo, flight: Flight | None) -> ShardBytes:
+        if info.size_bytes == 0:
+            return MemoryShardBytes(info.key, b"", info=info)
+        started = time.monotonic()
+        if flight is not None:
+            flight.landed.wait()
+            self._statistics.waited("read_ahead", time.monotonic() - started)
+            if flight.error is not None and flight.info in {None, info}:
+                raise flight.error
+        ahead = flight is not None and flight.fetched and flight.info == info
+        shard = self._open(info, ahead=ahead)
+        self._statistics.loaded(time.monotonic() - started)
+        return shard
+
+    def _open(self, info: ObjectInfo, *, ahead: bool) -> ShardBytes:
+        found = self._in_cache(info, place=0)
+        if found is not None:
+            file, fetched = found
+            self._count(info, ahead=ahead and not fetched, fetched=fetched)
+            return CachedShardBytes(info, file)
+        self._statistics.add(objects_uncached=1, prefetch_misses=int(not ahead))
+        pooled = self._pool.open(info, self._load)
+        if pooled is not None:
+            return pooled
+        self._statistics.add(unverified=1)
+        return RangedShardBytes(info, self._fetcher.fetch_range)
+
+    def _count(self, info: ObjectInfo, *, ahead: bool, fetched: bool) -> None:
+        if fetched or ahead:
+            self._statistics.add(
+                objects_from_store=1, prefetch_hits=int(ahead), prefetch_misses=int(fetched)
+            )
+        else:
+            self._statistics.add(objects_from_cache=1, bytes_from_cache=info.size_bytes)
+
+    def _load(self, info: ObjectInfo) -> bytearray:
+        return self._fetcher.fetch_bytes(info)[0]
+
+    def read_range(self, info: ObjectInfo, start: int, end: int) -> bytes:
+        """Return a byte range, from the cache where it has the object."""
+        entry = self._entry(info)
+        if entry is not None and self._cache is not None and info.size_bytes:
+            try:
+                file = self._cache.open(entry)
+            except OSError as error:
+                self._degrade(error)
+            else:
+                if file is not None:
+                    data = bytes(file.view[start:end])
+                    file.close()
+                    return data
+        return self._fetcher.fetch_range(info, start, end)
+
+    # The cache.
+
+    def _entry(self, info: ObjectInfo) -> EntryId | None:
+        if self._cache is None:
+            return None
+        known = self._entries.get(info.key)
+        if known is not None and known[0] == info:
+            return known[1]
+        if self._endpoint_id is None:
+            self._endpoint_id = self.store.endpoint_id
+        entry = entry_id(self._endpoint_id, info)
+        self._entries[info.key] = (info, entry)
+        return entry
+
+    def _in_cache(self, info: ObjectInfo, place: int) -> tuple[CachedFile, bool] | None:
+        """Return the entry and whether it was fetched for this; None: go without the cache."""
+        entry = self._entry(info)
+        cache = self._cache
+        if entry is None or cache is None:
+            return None
+        try:
+            return self._find_or_fetch(cache, entry, info, place)
+        except QuarkError:
+            raise
+        except OSError as error:
+            self._degrade(error)
+            return None
+
+    def _find_or_fetch(
+        self, cache: DiskCache, entry: EntryId, info: ObjectInfo, place: int
+    ) -> tuple[CachedFile, bool] | None:
+        started = time.monotonic()
+        pause = _FIRST_PAUSE_SECONDS
+        while time.monotonic() - started < _TURN_SECONDS:
+            file = cache.open(entry)
+            if file is not None:
+                return file, False
+            turn = cache.try_turn(entry)
+            if turn is not None:
+                try:
+                    return self._take_turn(cache, entry, info, place)
+                finally:
+                    cache.end_turn(turn)
+            # Another thread or process is fetching it.
+            time.sleep(pause)
+            self._statistics.waited("other_process", pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        return None
+
+    def _take_turn(
+        self, cache: DiskCache, entry: EntryId, info: ObjectInfo, place: int
+    ) -> tuple[CachedFile, bool] | None:
+        file = cache.open(entry)
+        if file is not None:
+            return file, False
+        reservation = cache.reserve(entry, place)
+        if reservation is None:
+            return None
+        try:
+            fetched = self._fetcher.fetch(info, reservation)
+            return reservation.publish(fetched.crc32c), True
+        except BaseException as error:
+            reservation.discard()
+            if (
+                isinstance(error, OSError)
+                and not isinstance(error, QuarkError)
+                and is_no_room(error)
+            ):
+                cache.warn_full(info.size_bytes)
+                return None
+            raise
+
+    def _degrade(self, error: OSError) -> None:
+        """Go on without the cache, saying so once."""
+        if error.errno == errno.EMFILE:
+            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            raise CacheError(
+                f"too many open files: the limit of this process is {soft}",
+                hint="Raise it (ulimit -n), or read less ahead: prefetch=2.",
+            ) from error
+        cache, self._cache = self._cache, None
+        if cache is not None:
+            _LOGGER.warning(
+                "the cache folder %s cannot be used any more (%s); reading without a cache",
+                cache.folder,
+                error,
+            )
+
+    # Reading ahead.
+
+    def set_order(self, infos: Sequence[ObjectInfo]) -> None:
+        """Say what is read next, soonest first; replaces what was said before."""
+        self._read_ahead.set_order(Wanted(key=info.key, info=info) for info in infos)
+        entries = [self._entry(info) for info in infos]
+        if self._cache is not None:
+            try:
+                self._cache.set_order([entry.digest for entry in entries if entry is not None])
+            except OSError as error:
+                self._degrade(error)
+
+    def prefetch_keys(self, keys: Sequence[str]) -> None:
+        """Read ahead objects known by name alone, after what was asked for before."""
+        self._read_ahead.add(Wanted(key=key, info=None) for key in keys)
+
+    def bring(self, info: ObjectInfo, place: int) -> bool:
+        """Bring an object near without opening it; say whether it was fetched for this."""
+        if info.size_bytes == 0:
+            return False
+        found = self._in_cache(info, place)
+        if found is not None:
+            found[0].close()
+            return found[1]
+        if self._cache is not None:
+            return False
+        pooled = self._pool.open(info, self._load)
+        if pooled is None:
+            return False
+        pooled.close()
+        return True
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the statistics."""
+        quarantined = self._cache.num_quarantined if self._cache is not None else 0
+        return {**self._statistics.to_dict(), "quarantined": quarantined}
+
+
+class InPlaceReader:
+    """Maps the files of a local folder."""
+
+    def __init__(self, store: LocalStore, statistics: StreamStatistics) -> None:
+        self.store = store
+        self._statistics = statistics
+        self._checked: set[ObjectInfo] = set()
+
+    def open_shard(self, info: ObjectInfo) -> ShardBytes:
+        """Map a file, if it is still the one that was listed."""
+        started = time.monotonic()
+        found = self.store.head(info.key)
+        if found.size_bytes != info.size_bytes or info.etag not in {None, found.etag}:
+            raise ObjectReplacedError(
+                f"{self.store.endpoint_id}/{info.key} is no longer the file that was listed",
+                hint="List again; somebody wrote it in the meantime.",
+                key=info.key,
+                phase="get after list",
+            )
+        shard = FileShardBytes(self._path(info.key), info=info)
+        self._check(info, shard)
+        self._statistics.add(objects_from_cache=1, bytes_from_cache=info.size_bytes)
+        self._statistics.loaded(time.monotonic() - started)
+        return shard
+
+    def _check(self, info: ObjectInfo, shard: ShardBytes) -> None:
+        """Compare with a manifest's checksum, once."""
+        promised = decode_crc32c(info.crc32c) if info.crc32c else None
+        if promised is None or info in self._checked:
+            return
+        if crc32c(shard.read(0, info.size_bytes)) != promised:
+            raise IntegrityError(
+                f"{self.store.endpoint_id}/{info.key}: the bytes differ from the checksum "
+                "in the manifest",
+                hint="The file is damaged, or the manifest is not its own.",
+                key=info.key,
+            )
+        self._checked.add(info)
+
+    def _path(self, key: str) -> Path:
+        return self.store.local_path(key)
+
+    def open_key(self, key: str) -> ShardBytes:
+        """Map a file known by name alone."""
+        return self.open_shard(self.store.head(key))
+
+    def read_range(self, info: ObjectInfo, start: int, end: int) -> bytes:
+        """Return a byte range."""
+        shard = self.open_shard(info)
+        data = bytes(shard.read(start, end))
+        shard.close()
+        return data
+
+    def set_order(self, infos: Sequence[ObjectInfo]) -> None:
+        """Nothing to fetch."""
+
+    def prefetch_keys(self, keys: Sequence[str]) -> None:
+        """Nothing to fetch."""
+
+    def bring(self, info: ObjectInfo, place: int) -> bool:  # noqa: ARG002 - ShardReader's method
+        """Nothing to fetch."""
+        return False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the statistics."""
+        return self._statistics.to_dict()

@@ -1,0 +1,153 @@
+"""ShardBytes without a disk cache: whole objects in a bounded pool of memory, else ranges."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+
+from tools_utilities.object_store import ObjectInfo
+
+_WINDOW_BYTES = 4 << 20
+_WINDOWS_KEPT = 2
+_LARGEST_SHARE = 4
+
+
+class RangedShardBytes:
+    """Reads ranges from the store as they are asked for; holds at most two windows of 4 MiB.
+
+    Small reads are served from windows, large ones are fetched exactly.
+    """
+
+    path: Path | None = None
+
+    def __init__(
+        self, info: ObjectInfo, read_range: Callable[[ObjectInfo, int, int], bytes]
+    ) -> None:
+        self.info = info
+        self._read_range = read_range
+        self._windows: OrderedDict[int, memoryview] = OrderedDict()
+        self._lock = Lock()
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Return bytes [start, end), clipped to the object's end."""
+        end = min(end, self.info.size_bytes)
+        if start >= end:
+            return memoryview(b"")
+        first, last = start // _WINDOW_BYTES, (end - 1) // _WINDOW_BYTES
+        if first != last:
+            return memoryview(self._read_range(self.info, start, end))
+        base = first * _WINDOW_BYTES
+        return self._window(first)[start - base : end - base]
+
+    def _window(self, number: int) -> memoryview:
+        with self._lock:
+            window = self._windows.pop(number, None)
+            if window is None:
+                base = number * _WINDOW_BYTES
+                window = memoryview(self._read_range(self.info, base, base + _WINDOW_BYTES))
+            self._windows[number] = window
+            while len(self._windows) > _WINDOWS_KEPT:
+                self._windows.popitem(last=False)
+            return window
+
+    def close(self) -> None:
+        """Forget the windows; slices stay valid."""
+        with self._lock:
+            self._windows.clear()
+
+
+class _Pooled:
+    """A whole object in memory, or on its way there."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self.num_bytes = num_bytes
+        self.users = 0
+        self.lock = Lock()
+        self.data: bytes | bytearray | None = None
+
+
+class MemoryPool:
+    """Whole objects, verified, within a byte budget; unused ones stay until room is needed."""
+
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget_bytes = budget_bytes
+        self._used_bytes = 0
+        self._lock = Lock()
+        self._objects: OrderedDict[ObjectInfo, _Pooled] = OrderedDict()
+
+    def open(
+        self, info: ObjectInfo, load: Callable[[ObjectInfo], bytes | bytearray]
+    ) -> "PooledShardBytes | None":
+        """Return an object, loading it once however many threads ask; None: it does not fit."""
+        held = self._take(info)
+        if held is None:
+            return None
+        try:
+            with held.lock:
+                if held.data is None:
+                    held.data = load(info)
+        except BaseException:
+            self._drop(info, held)
+            raise
+        return PooledShardBytes(self, info, held)
+
+    def _take(self, info: ObjectInfo) -> _Pooled | None:
+        with self._lock:
+            held = self._objects.pop(info, None)
+            if held is None:
+                if info.size_bytes * _LARGEST_SHARE > self._budget_bytes:
+                    return None
+                if not self._make_room(info.size_bytes):
+                    return None
+                held = _Pooled(info.size_bytes)
+                self._used_bytes += info.size_bytes
+            self._objects[info] = held
+            held.users += 1
+            return held
+
+    def _make_room(self, num_bytes: int) -> bool:
+        for info, held in list(self._objects.items()):
+            if self._used_bytes + num_bytes <= self._budget_bytes:
+                break
+            if held.users == 0:
+                del self._objects[info]
+                self._used_bytes -= held.num_bytes
+        return self._used_bytes + num_bytes <= self._budget_bytes
+
+    def _drop(self, info: ObjectInfo, held: _Pooled) -> None:
+        with self._lock:
+            held.users -= 1
+            if held.users == 0 and self._objects.get(info) is held:
+                del self._objects[info]
+                self._used_bytes -= held.num_bytes
+
+    def release(self, held: _Pooled) -> None:
+        """Say that one user is done."""
+        with self._lock:
+            held.users -= 1
+
+
+class PooledShardBytes:
+    """An object in the pool; keeps its room until closed."""
+
+    path: Path | None = None
+
+    def __init__(self, pool: MemoryPool, info: ObjectInfo, held: _Pooled) -> None:
+        self.info = info
+        self._pool = pool
+        self._held: _Pooled | None = held
+        self._view = memoryview(held.data or b"").toreadonly()
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Return bytes [start, end), clipped to the end; no copy."""
+        return self._view[start:end]
+
+    def close(self) -> None:
+        """Let the pool reuse the room."""
+        held, self._held = self._held, None
+        if held is not None:
+            self._view = memoryview(b"")
+            self._pool.release(held)
+
+    def __del__(self) -> None:
+        self.close()
