@@ -20,6 +20,7 @@ from tools_utilities.shard_format import ReadOptions, Sample
 
 BLANKS = b" \t\r"
 _OPEN, _CLOSE, _CR = ord("{"), ord("}"), ord("\r")
+_CUT_TOKEN = re.compile(r"[-+.\\0-9A-Za-z]*\s*")  # what may be left of a number, word or escape
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 _objects = msgspec.json.Decoder(dict[str, Any])
@@ -135,8 +136,10 @@ def _bad_syntax(text: str, error: json.JSONDecodeError) -> BadJsonError:
         return BadJsonError(
             f"more than one JSON value on the line (character {error.pos + 1})", hint=hint
         )
-    ended = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
-    return BadJsonError(f"not JSON: {error.msg} (character {error.pos + 1})", unterminated=ended)
+    ended = error.msg.startswith("Unterminated string") or _CUT_TOKEN.fullmatch(text, error.pos)
+    return BadJsonError(
+        f"not JSON: {error.msg} (character {error.pos + 1})", unterminated=bool(ended)
+    )
 
 
 def _refuse_constant(name: str) -> float:
