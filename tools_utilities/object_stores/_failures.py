@@ -101,6 +101,8 @@ class Asked:
     region: str | None = None
     conditional: bool = False
     secrets: Sequence[str] = ()
+    permission: str = ""
+    """What the store calls the right that was needed; S3's action where empty."""
 
     @property
     def target(self) -> str:
@@ -244,7 +246,7 @@ def _of_region(failure: Failure, asked: Asked) -> QuarkError | None:
 
 
 def _of_permission(failure: Failure, asked: Asked) -> QuarkError:
-    permission = _PERMISSION[asked.action]
+    permission = asked.permission or _PERMISSION[asked.action]
     said = _said(failure, asked)
     if asked.action == "head" and not failure.message:
         return AccessError(

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from botocore.response import StreamingBody
     from mypy_boto3_s3.client import S3Client
     from obstore import GetOptions, GetResult
-    from obstore.store import S3Store
+    from obstore.store import ObjectStore
 
 # Small enough that a slow body shows progress to a watchdog, large enough to cost nothing.
 _PIECE_BYTES = 256 << 10
@@ -113,7 +113,7 @@ class ExactBody:
 
 
 def fast_get(
-    store: "S3Store", key: str, start: int, end: int | None, if_etag: str | None
+    store: "ObjectStore", key: str, start: int, end: int | None, if_etag: str | None
 ) -> FastBody:
     """Send a GET through obstore."""
     import obstore

@@ -4,19 +4,16 @@ Credentials, profile, region and endpoint come through boto3's own chain (enviro
 files, SSO, roles); obstore gets them from there. Making clients sends nothing.
 """
 
-import os
 import re
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from tools_utilities.object_store import StoreSpec
+from tools_utilities.object_stores._process import clients_lock, is_forked, process_id
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials
@@ -30,26 +27,6 @@ _AWS_HOST = re.compile(r"(\.amazonaws\.(com|com\.cn|eu)|\.api\.aws|\.amazonwebse
 # Nothing listens on the discard port of loopback: what is sent there goes nowhere.
 _NOWHERE = "http://127.0.0.1:9"
 _ODD_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-
-
-@dataclass
-class _Process:
-    """What a fork changes."""
-
-    obstore_forbidden: bool = False
-    lock: Lock = field(default_factory=Lock)
-
-
-_PROCESS = _Process()
-
-
-def _after_fork() -> None:
-    # obstore's threads do not survive a fork, and its calls would wait for them forever.
-    _PROCESS.obstore_forbidden = _PROCESS.obstore_forbidden or "obstore" in sys.modules
-    _PROCESS.lock = Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def obstore_carries(key: str) -> bool:
@@ -66,7 +43,7 @@ class S3Clients:
         import boto3
         import botocore.session
 
-        self.pid = os.getpid()
+        self.pid = process_id()
         self.proven = False
         """An exchange through boto3 went well, so endpoint and region are right."""
         self._spec = spec
@@ -133,12 +110,12 @@ class S3Clients:
 
     def fast(self, key: str) -> "S3Store | None":
         """Return obstore's client where it may be used for this key."""
-        if not self.proven or _PROCESS.obstore_forbidden or not obstore_carries(key):
+        if not self.proven or is_forked() or not obstore_carries(key):
             return None
         if self._credentials is None and not self._spec.anonymous:
             return None
         if self._fast is None:
-            with _PROCESS.lock:
+            with clients_lock():
                 if self._fast is None:
                     self._fast = self._make_fast()
         return self._fast
@@ -226,17 +203,17 @@ class ClientSlot:
     def get(self) -> S3Clients:
         """Return this process's clients."""
         clients = self._clients
-        if clients is not None and clients.pid == os.getpid():
+        if clients is not None and clients.pid == process_id():
             return clients
-        with _PROCESS.lock:
+        with clients_lock():
             clients = self._clients
-            if clients is None or clients.pid != os.getpid():
+            if clients is None or clients.pid != process_id():
                 clients = self._clients = S3Clients(self._spec, self._bucket, self._region)
             return clients
 
     def renew(self, old: S3Clients, region: str | None = None) -> S3Clients:
         """Return clients with credentials read anew (and another region), once for all threads."""
-        with _PROCESS.lock:
+        with clients_lock():
             if self._clients is old:
                 self._region = region or self._region
                 self._clients = S3Clients(self._spec, self._bucket, self._region)

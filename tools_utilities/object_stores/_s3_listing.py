@@ -62,7 +62,7 @@ def fast_run(
 
     None at the end says that the listing is complete; without it, boto3 goes on from the last key.
     """
-    folder, offset = _whole_segments(prefix)
+    folder, offset = literal_start(prefix)
     if exact_pages > _FAST_RUNS or _may_lose_a_slash(prefix, after):
         return
     if offset is None:
@@ -98,7 +98,7 @@ def _certain(listed: Iterable[ObjectInfo | None], prefix: str) -> Iterator[Objec
     yield None
 
 
-def _whole_segments(prefix: str) -> tuple[str, str | None]:
+def literal_start(prefix: str) -> tuple[str, str | None]:
     """Return the folder to list and the key to begin after, for a literal prefix."""
     folder, _, name = prefix.rpartition("/")
     if not name:
