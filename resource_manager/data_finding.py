@@ -6,6 +6,7 @@ that nothing is written before the plan is confirmed.
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import msgspec
@@ -78,10 +79,12 @@ class DataFinder:
         limits: Limits,
         ask: Chooser,
         *,
+        working: Callable[[str], AbstractContextManager[None]] = lambda _what: nullcontext(),
         open_: Callable[[StoreSpec], ObjectStore] = open_store,
     ) -> None:
         self._limits = limits
         self._ask = ask
+        self._working = working
         self._open = open_
         self._stores: dict[StoreSpec, ObjectStore] = {}
 
@@ -198,7 +201,8 @@ class DataFinder:
     def _described(
         self, store: ObjectStore, source: DataSource, infos: list[ObjectInfo], role: str, why: str
     ) -> "_Found":
-        found = probe(store, infos)
+        with self._working(f"reading a few records of {source.prefix}"):
+            found = probe(store, infos)
         if found.decodes is False:
             raise _undecodable(source, found.message, found.error)
         sizes = sorted(info.size_bytes for info in infos)

@@ -113,27 +113,35 @@ def parameters_of(job: TrainingJob) -> int | None:
     return ModelShape(layers=job.layers, vocab_size=vocab, seq_len=job.seq_len).num_parameters
 
 
-def steps_of(job: TrainingJob, data: tuple[PlannedData, ...]) -> tuple[int | None, bool]:
+def steps_of(
+    job: TrainingJob, data: tuple[PlannedData, ...], text_bytes: float = 0.0
+) -> tuple[int | None, bool]:
     """Return (optimizer steps of the run, whether they are exact), (None, False) when unknown.
 
-    The stop rules are applied to what is known: an epoch of text is as long as its bytes.
+    An epoch is as long as its tokens: with the byte tokenizer the mean `text_bytes` of a record and
+    its end token; where that is not known, its bytes.
     """
+    tokens_a_step = job.batch_size * job.seq_len
     train = [item for item in data if item.role == "train"]
-    bounds: list[tuple[int, bool]] = []
-    if job.max_steps:
-        bounds.append((job.max_steps, True))
-    if job.max_samples:
-        bounds.append((max(1, job.max_samples // job.batch_size), False))
-    if job.max_tokens:
-        bounds.append((max(1, job.max_tokens // (job.batch_size * job.seq_len)), False))
-    if job.epochs and train:
-        text_bytes = sum(item.total_bytes for item in train)
-        whole = text_bytes * job.epochs / (job.batch_size * job.seq_len)
-        bounds.append((max(1, int(whole)), False))
-    if not bounds:
+    tokens = sum(
+        item.num_samples * (text_bytes + 1)
+        if item.num_samples is not None and text_bytes
+        else item.total_bytes
+        for item in train
+    )
+    bounds = {
+        "max_steps": job.max_steps,
+        "max_samples": job.max_samples and job.max_samples / job.batch_size,
+        "max_tokens": job.max_tokens and job.max_tokens / tokens_a_step,
+        "epochs": job.epochs and tokens and tokens * job.epochs / tokens_a_step,
+    }
+    set_bounds = {name: bound for name, bound in bounds.items() if bound}
+    if not set_bounds:
         return None, False
-    steps, known = min(bounds)
-    return steps, known and len(bounds) == 1
+    nearest = min(set_bounds, key=lambda name: set_bounds[name] or 0)
+    # Another rule may still end it earlier: only a lone count of steps is certain.
+    known = nearest == "max_steps" and len(set_bounds) == 1 and job.max_seconds is None
+    return max(1, int(set_bounds[nearest] or 1)), known
 
 
 def request_warnings(job: TrainingJob, data: tuple[PlannedData, ...]) -> list[str]:

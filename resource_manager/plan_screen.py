@@ -71,7 +71,7 @@ def _about(item: PlannedData) -> str:
 def _model(plan: Plan) -> str:
     facts = [plan.model]
     if plan.layers is not None:
-        facts.append(f"{plan.layers} layers")
+        facts.append(f"{plan.layers} layer" + "s" * (plan.layers > 1))
     if plan.parameters is not None:
         facts.append(f"{human_count(plan.parameters)} parameters")
     return " · ".join(facts)

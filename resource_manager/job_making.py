@@ -1,0 +1,186 @@
+"""From a request, its settings and its data to the job and the plan of it. Reads, never writes."""
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+import brain.ml.models
+from brain.ml.training_job import TrainingJob, load_job
+from resource_manager.data_finding import FoundData, text_of
+from resource_manager.job_settings import changed_fields, job_fields, planned_settings
+from resource_manager.plan import (
+    Plan,
+    cache_warnings,
+    filesystem_of,
+    limits_of,
+    parameters_of,
+    request_warnings,
+    steps_of,
+)
+from resource_manager.runs import list_runs, new_run_name
+from resource_manager.training_request import TrainingRequest
+from tools_utilities.errors import CacheError, UsageError
+from tools_utilities.settings import Settings
+
+MOUNTS = Path("/proc/mounts")
+
+
+def make_job(
+    request: TrainingRequest, settings: Settings, data: FoundData, source: random.Random
+) -> TrainingJob:
+    """Return the job: named, its folder chosen but not made.
+
+    Raises:
+        UsageError: a setting or a model that this version cannot run.
+    """
+    out_dir = out_dir_of(settings)
+    taken = {path.name for path in out_dir.iterdir()} if out_dir.is_dir() else set()
+    fields = job_fields(settings)
+    name = settings.value("name") or new_run_name(taken, source)
+    if name in taken and fields["resume"] != "auto":
+        raise UsageError(
+            f"run {name} exists in {out_dir}",
+            hint=f"Continue it with `quark resume {name}`, or choose another name.",
+            name=name,
+        )
+    stores = {item.store.uri for item in (*data.train, *data.val)}
+    streams = any(not uri.startswith(("file://", "memory://")) for uri in stores)
+    cache_dir = settings.path("cache_dir")
+    return TrainingJob(
+        name=name,
+        run_dir=str(out_dir / name),
+        model=known_model(request.model, settings),
+        train=data.train,
+        val=data.val,
+        weights=request.weights,
+        cache_dir=str(cache_dir) if streams and cache_dir is not None else None,
+        init_from=_init_from(request.init_from, settings),
+        detach=bool(settings.value("detach")),
+        **fields,
+    )
+
+
+def out_dir_of(settings: Settings) -> Path:
+    """Return the folder that runs are kept in, absolute."""
+    return settings.path("out_dir") or settings.root / "runs"
+
+
+def known_model(name: str, settings: Settings) -> str:
+    """Return a model's name when this version can train it.
+
+    Raises:
+        UsageError: nobody knows it.
+    """
+    [folder] = brain.ml.models.__path__
+    names = sorted(path.stem for path in Path(folder).glob("[!_]*.py"))
+    if name in names:
+        return name
+    what = "a program of quark.yaml, which this version does not start" if (
+        name in settings.models
+    ) else "no model of this version"  # fmt: skip
+    raise UsageError(
+        f"model {name}: {what}", hint=f"Known: {', '.join(names)}: train {names[0]} with …"
+    )
+
+
+def check_cache_folder(settings: Settings, job: TrainingJob) -> None:
+    """Refuse a cache folder that was asked for and cannot be used, before anything is requested.
+
+    Raises:
+        CacheError: it is a file, or cannot be written.
+    """
+    if job.cache_dir is None or not settings.is_set("cache_dir"):
+        return
+    folder = Path(job.cache_dir)
+    while not folder.exists():
+        folder = folder.parent
+    usable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    if not usable:
+        what = "is not writable" if folder.is_dir() else "is a file"
+        raise CacheError(
+            f"cache_dir={job.cache_dir} ({settings.source('cache_dir')}): {folder} {what}",
+            hint="Name a writable folder on a local disk, or leave cache_dir out.",
+        )
+
+
+def make_plan(
+    request: TrainingRequest,
+    settings: Settings,
+    data: FoundData,
+    job: TrainingJob,
+    *,
+    mounts: Callable[[], str] = lambda: MOUNTS.read_text() if MOUNTS.exists() else "",
+) -> Plan:
+    """Return the plan of a job.
+
+    Raises:
+        InputNeededError: the records have no field that is clearly the text.
+        QuarkError: the tokenizer's file cannot be used.
+    """
+    rule, text_bytes = text_of(data.samples, text_key=job.text_key, template=job.template)
+    steps, known = steps_of(job, data.planned, text_bytes)
+    filesystem = filesystem_of(job.cache_dir, mounts()) if job.cache_dir else ""
+    warnings = [
+        *request_warnings(job, data.planned),
+        *cache_warnings(job.cache_dir, filesystem),
+        *settings.warnings,
+    ]
+    differences, earlier = _since_last_run(settings, job)
+    return Plan(
+        task=request.task,
+        name=job.name,
+        run_dir=job.run_dir,
+        model=job.model,
+        layers=job.layers,
+        parameters=parameters_of(job),
+        data=data.planned,
+        text=rule,
+        where="local",
+        device=job.device or "best of this machine",
+        processes=job.processes,
+        nodes=job.nodes,
+        precision=job.precision or "bf16 on cuda, else fp32",
+        batch_size=job.batch_size,
+        seq_len=job.seq_len,
+        steps=steps,
+        steps_known=known,
+        limits=limits_of(job),
+        earlier_seconds=earlier,
+        settings=planned_settings(settings),
+        differences=differences,
+        notes=(*data.notes, *request.notes),
+        warnings=tuple(warnings),
+        canonical=request.canonical,
+    )
+
+
+def _init_from(text: str | None, settings: Settings) -> str | None:
+    """Return a run's folder, or a checkpoint folder as an absolute path."""
+    if text is None:
+        return None
+    run = out_dir_of(settings) / text
+    folder = run if "/" not in text and run.is_dir() else settings.start_dir / text
+    if not folder.is_dir():
+        raise UsageError(
+            f"init_from {text}: no such run or checkpoint folder",
+            hint="`quark list` names the runs.",
+        )
+    return str(folder)
+
+
+def _since_last_run(settings: Settings, job: TrainingJob) -> tuple[tuple[str, ...], float | None]:
+    """Return what differs from the last run, and its seconds if nothing does."""
+    runs = list_runs(out_dir_of(settings))
+    if not runs:
+        return (), None
+    last = runs[0]
+    try:
+        before = load_job(Path(last.path) / "job.yaml")
+    except (OSError, msgspec.DecodeError):  # a run of another version: nothing to compare with
+        return (), None
+    differences = changed_fields(job, before)
+    same = not differences and job.train == before.train and last.status == "finished"
+    return differences, last.seen_at - last.created_at if same else None

@@ -1,0 +1,89 @@
+"""From a confirmed plan to a watched run and its last words: the only place that makes run folders."""
+
+import random
+from pathlib import Path
+
+import msgspec
+
+from brain.ml.run_files import LOG_FILE, METRICS_FILE, PLAN_FILE
+from brain.ml.training_job import TrainingJob
+from resource_manager.launch_target import LaunchTarget
+from resource_manager.plan import Plan
+from resource_manager.run_summary import next_commands, summary_lines
+from resource_manager.run_watch import RunWatch, last_log_lines
+from resource_manager.runs import create_run, write_job
+from tools_utilities.console import Console
+from tools_utilities.terminal_text import Span, shown
+
+INTERRUPTED, TERMINATED = 130, 143
+
+
+def start_run(job: TrainingJob, plan: Plan | None, target: LaunchTarget, console: Console) -> int:
+    """Write the run folder, launch the job, watch it and say how it ended; returns its exit code.
+
+    `plan=None`: the run exists and goes on; its folder and plan stay.
+    """
+    run_dir = Path(job.run_dir)
+    if plan is not None and not run_dir.exists():
+        # Not a fixed seed: names must differ between launches. The name is chosen already.
+        create_run(run_dir.parent, name=job.name, source=random.Random())  # noqa: S311
+    write_job(job)
+    if plan is not None:
+        _write_plan(run_dir, plan)
+    launch_plan = target.plan(job)
+    if job.detach:
+        handle = target.launch(launch_plan)
+        console.result(
+            [f"{job.name} runs in the background (process {handle.pid})", *next_commands(job.name)],
+            {"schema": 1, "run": job.name, "pid": handle.pid},
+        )
+        return 0
+    watch = RunWatch(job.name, run_dir / METRICS_FILE, console)
+    code = watch.follow(lambda: target.launch(launch_plan))
+    return _say_how_it_ended(watch, code, run_dir, console)
+
+
+def _write_plan(run_dir: Path, plan: Plan) -> None:
+    path = run_dir / PLAN_FILE
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(plan), indent=2))
+    temporary.replace(path)
+
+
+def _say_how_it_ended(watch: RunWatch, code: int, run_dir: Path, console: Console) -> int:
+    run = watch.run
+    if watch.signals or code in (INTERRUPTED, TERMINATED):
+        return _say_stopped(watch, code, console)
+    if code == 0:
+        lines = summary_lines(run, width=console.result_width, draw=console.draws_blocks)
+        console.result([*lines, "", *next_commands(run.name)])
+        return 0
+    if run.error:
+        message = str(run.error.get("message") or "the run failed")
+        rank = run.error.get("rank")
+        told = f"rank {rank}: {message}" if rank else message
+        console.failure(told, str(run.error.get("hint") or f"Its log: {run_dir / LOG_FILE}"))
+        return code
+    tail = last_log_lines(run_dir / LOG_FILE)
+    console.note(*[[Span(shown(line), "dim")] for line in tail])
+    console.failure(
+        f"{run.name} ended with exit code {code} and did not say why",
+        f"Its log: {run_dir / LOG_FILE}",
+    )
+    return code
+
+
+def _say_stopped(watch: RunWatch, code: int, console: Console) -> int:
+    run = watch.run
+    saved = run.checkpoint.get("step")
+    if len(watch.signals) > 1:
+        code = INTERRUPTED
+        said = "stopped without saving" + (f"; step {saved} is saved" if saved is not None else "")
+    elif saved is not None and run.end.get("exit_code", code) != 0:
+        said = f"saved step {saved}"
+    else:
+        said = "stopped before the first step; nothing to save"
+    console.note(f"{run.name}: {said}")
+    if saved is not None:
+        console.note([Span("resume  ", "dim"), f"quark resume {run.name}"])
+    return code

@@ -1,0 +1,299 @@
+"""ResourceManager: from a command to a running job. Finds, plans, asks, starts and watches.
+
+The path of a training run is `run_training_job`, top to bottom. Nothing is written, and no folder
+made, before the plan is confirmed. Imports no torch: a run is a process of its own.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from resource_manager.data_finding import DataFinder, FoundData, Limits, NoGroupsError
+from resource_manager.group_choice import Chooser, choices_of, several_groups_error
+from resource_manager.job_making import check_cache_folder, make_job, make_plan, out_dir_of
+from resource_manager.launch_target import LaunchTarget
+from resource_manager.launching import start_run
+from resource_manager.plan import Plan
+from resource_manager.plan_screen import plan_lines
+from resource_manager.relative_values import make_absolute
+from resource_manager.training_request import (
+    REQUEST_SLOTS,
+    TrainingRequest,
+    data_targets,
+    path_target,
+    request_from,
+    val_target,
+)
+from tools_utilities.console import SCHEMA, Console
+from tools_utilities.errors import UsageError
+from tools_utilities.group_lines import detail_lines, failure_lines, folder_lines, group_lines
+from tools_utilities.scripts.dataset_discovery import ShardGroup
+from tools_utilities.setting_keys import KEYS_BY_NAME
+from tools_utilities.settings import Settings, load_settings
+from tools_utilities.terminal_picker import choice_lines
+
+
+class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line adds to a sentence."""
+
+    groups: str | None = None
+    """`--groups`; wins over what the sentence says."""
+    plan_only: bool = False
+    command: str = "quark"
+    """The command as typed, for hints that are ready to run."""
+    notes: tuple[str, ...] = ()
+    """What the plan records of how the sentence was read (ignored words)."""
+
+
+class Spoken(Protocol):
+    """The fields of a reading that are carried out (`knowledge_hub.hub.Reading`)."""
+
+    slots: Mapping[str, Any]
+    overrides: Mapping[str, Any]
+    """The slots and settings that `--override` gave; they win over the rest."""
+    canonical: str | None
+
+
+class ResourceManager:
+    """Carries commands out; constructs without arguments.
+
+    `settings` are read anew for every command unless given. `choose_shard_groups` chooses among
+    several groups; by default the person at the terminal.
+    """
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        choose_shard_groups: Chooser | None = None,
+        console: Console | None = None,
+        *,
+        start_dir: Path | None = None,
+        target: LaunchTarget | None = None,
+        options: CommandOptions | None = None,
+    ) -> None:
+        self._settings = settings
+        self._choose = choose_shard_groups
+        self._console = console or Console()
+        self._start_dir = start_dir or (settings.start_dir if settings else Path.cwd())
+        self._target = target
+        self._options = options or CommandOptions()
+
+    def run_training_job(
+        self,
+        task: str = "train",
+        *,
+        dataset_local_path: str | None = None,
+        overrides: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Train on the data below `dataset_local_path`; returns the run's exit code.
+
+        `overrides` holds settings (text or typed) and slots of the language such as `model`.
+        """
+        given = dict(overrides or {})
+        slots = {name: given.pop(name) for name in REQUEST_SLOTS & given.keys()}
+        if dataset_local_path is not None:
+            slots["data"] = [dataset_local_path]
+        return self._train(request_from(slots, task=task), self._settings_for({}, given))
+
+    def train(self, reading: Spoken) -> int:
+        """Carry out a train sentence."""
+        request = request_from(reading.slots, canonical=reading.canonical)
+        return self._train(request, self._settings_of(reading))
+
+    def _train(self, request: TrainingRequest, settings: Settings) -> int:
+        if request.task != "train":
+            raise UsageError(f"task {request.task}: this version only trains")
+        finder = self._finder(settings, request)
+        data = self._find_data(request, settings, finder)
+        # Not a fixed seed: two launches must not choose one name.
+        job = make_job(request, settings, data, random.Random())  # noqa: S311
+        check_cache_folder(settings, job)
+        plan = make_plan(request, settings, data, job)
+        plan_only = request.plan_only or self._options.plan_only
+        self._show_plan(plan, plan_only=plan_only)
+        if plan_only:
+            return 0
+        if not self._confirmed(f"Start {job.name}?"):
+            return UsageError.exit_code
+        return start_run(job, plan, self._launch_target(), self._console)
+
+    def resume(self, reading: Spoken) -> int:
+        """Continue a run from its newest checkpoint, with what the sentence changes."""
+        from resource_manager.run_commands import resumed_job
+
+        settings = self._settings_of(reading, keep_relative=True)
+        job, info = resumed_job(settings, reading.slots)
+        where = f"after step {info.checkpoint_step}" if info.checkpoint_step else "from its start"
+        self._console.note(f"{job.name}: goes on {where}")
+        if bool(reading.slots.get("plan_only")) or self._options.plan_only:
+            return 0
+        if not self._confirmed(f"Resume {job.name}?"):
+            return UsageError.exit_code
+        return start_run(job, None, self._launch_target(), self._console)
+
+    def discover(self, reading: Spoken) -> int:
+        """Show the shard groups below a path."""
+        settings = self._settings_of(reading)
+        request = request_from(reading.slots)
+        finder = self._finder(settings, request)
+        code = 0
+        for text in request.data:
+            target = path_target(text, settings, finder, allow_root=True)
+            found = finder.discover(target)
+            data = {"schema": SCHEMA, **msgspec.to_builtins(found)}
+            notes = [f"note: {target.note}"] if target.note else []
+            self._console.note(*notes)
+            lines = (
+                choice_lines(choices_of(found.groups), width=self._console.result_width)
+                if self._console.result_width is not None
+                else group_lines(data, human=True)
+            )
+            more = detail_lines(data) if self._console.about.verbose else []
+            self._console.result([*lines, *more], data)
+            if not found.groups:
+                self._console.note(*folder_lines(data, human=True), *failure_lines(data))
+                self._console.failure(
+                    f"{found.store}/{found.root}: no shard group qualifies",
+                    "Look deeper (depth 5) or take smaller groups (--override min_objects=1).",
+                )
+                code = NoGroupsError.exit_code
+        return code
+
+    def list_runs(self, reading: Spoken) -> int:
+        """List the runs, newest first."""
+        from resource_manager.run_commands import list_command
+
+        return list_command(self._settings_of(reading), reading.slots, self._console)
+
+    def show_run(self, reading: Spoken) -> int:
+        """Show one run: figures and a picture."""
+        from resource_manager.run_commands import show_command
+
+        return show_command(self._settings_of(reading), reading.slots, self._console)
+
+    def stop_runs(self, reading: Spoken) -> int:
+        """Stop one run or all, saving them."""
+        from resource_manager.run_commands import stop_command
+
+        return stop_command(self._settings_of(reading), reading.slots, self._console)
+
+    def doctor(self, reading: Spoken) -> int:
+        """Check this machine and the configured store."""
+        from resource_manager.doctor import as_json, check_lines, run_checks
+
+        checks = run_checks(self._settings_of(reading))
+        self._console.result(check_lines(checks), as_json(checks))
+        return 1 if any(check.state == "fail" for check in checks) else 0
+
+    def demo(self, reading: Spoken) -> int:
+        """Show the whole path on real parts, and check what is promised of it."""
+        from resource_manager.demo import Demo
+
+        settings = self._settings_of(reading)
+        return Demo(settings.root, out_dir_of(settings), self._console, slots=reading.slots).run()
+
+    def _settings_of(self, reading: Spoken, *, keep_relative: bool = False) -> Settings:
+        overrides = {
+            name: value for name, value in reading.overrides.items() if name in KEYS_BY_NAME
+        }
+        sentence = {
+            name: value
+            for name, value in reading.slots.items()
+            if name in KEYS_BY_NAME and name not in overrides
+        }
+        return self._settings_for(sentence, overrides, keep_relative=keep_relative)
+
+    def _settings_for(
+        self,
+        sentence: Mapping[str, Any],
+        overrides: Mapping[str, Any],
+        *,
+        keep_relative: bool = False,
+    ) -> Settings:
+        """Return the settings of one command; the injected ones stand below what it says."""
+        told = load_settings(start_dir=self._start_dir, sentence=sentence, overrides=overrides)
+        if self._settings is not None:
+            said = [name for name, _, source in told.non_defaults() if source in NEAREST]
+            told = msgspec.structs.replace(
+                self._settings,
+                values=self._settings.values | {name: told.values[name] for name in said},
+                sources=self._settings.sources | {name: told.sources[name] for name in said},
+            )
+        if keep_relative:
+            return told
+        defaults = {key: KEYS_BY_NAME[key].default for key in told.values}
+        return msgspec.structs.replace(told, values=make_absolute(told.values, defaults.get))
+
+    def _finder(self, settings: Settings, request: TrainingRequest) -> DataFinder:
+        finder: DataFinder
+
+        def ask(groups: Sequence[ShardGroup]) -> Sequence[ShardGroup]:
+            if self._choose is not None:
+                return self._choose(groups)
+            if not self._console.can_ask:
+                self._console.note(*choice_lines(choices_of(groups), width=None))
+                raise several_groups_error(groups, self._options.command)
+            target = data_targets(request, settings, finder)[0]
+            picked = self._console.pick(
+                "Several shard groups qualify. Which ones to train on?",
+                choices_of(groups),
+                lambda index: finder.preview(target.spec, groups[index]),
+            )
+            return [groups[index] for index in picked]
+
+        finder = DataFinder(
+            Limits(
+                depth=settings.value("depth"),
+                min_objects=settings.value("min_objects"),
+                min_size_kb=settings.value("min_size_kb"),
+            ),
+            ask,
+            working=self._console.working,
+        )
+        return finder
+
+    def _find_data(
+        self, request: TrainingRequest, settings: Settings, finder: DataFinder
+    ) -> FoundData:
+        try:
+            return finder.find(
+                data_targets(request, settings, finder),
+                wanted=self._options.groups if self._options.groups is not None else request.groups,
+                val_target=val_target(request, settings, finder),
+                use_siblings=request.val is not False,
+            )
+        except NoGroupsError as error:
+            if error.discovery is not None:
+                data = msgspec.to_builtins(error.discovery)
+                self._console.note(*folder_lines(data, human=True), *failure_lines(data))
+            raise
+
+    def _show_plan(self, plan: Plan, *, plan_only: bool) -> None:
+        data = {"schema": SCHEMA, "event": "plan", "plan": msgspec.to_builtins(plan)}
+        if plan_only:
+            self._console.result(plan_lines(plan, width=self._console.result_width), data)
+        else:
+            self._console.note(*plan_lines(plan, width=self._console.note_width))
+            self._console.event(data)
+
+    def _confirmed(self, question: str) -> bool:
+        # Off a terminal the command itself is the confirmation.
+        if self._console.about.yes or not self._console.can_ask:
+            return True
+        if self._console.confirm(question):
+            return True
+        self._console.note("Nothing was started.")
+        return False
+
+    def _launch_target(self) -> LaunchTarget:
+        if self._target is None:
+            from resource_manager.launch_targets.local import LAUNCH_TARGET
+
+            self._target = LAUNCH_TARGET
+        return self._target
+
+
+NEAREST = ("--override", "sentence")

@@ -1,0 +1,230 @@
+"""What is done with runs that exist: list, show, stop, and the job that resumes one."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from brain.ml.run_files import JOB_FILE, PLOTS_FOLDER
+from brain.ml.training_job import TrainingJob, load_job
+from resource_manager.job_making import out_dir_of
+from resource_manager.job_settings import job_fields
+from resource_manager.relative_values import make_absolute
+from resource_manager.run_summary import picture
+from resource_manager.runs import (
+    RunInfo,
+    find_run,
+    list_runs,
+    newest_run,
+    step_events,
+    stop_run,
+    wait_stopped,
+)
+from tools_utilities.console import Console
+from tools_utilities.errors import ChangedError, InputNeededError, UsageError
+from tools_utilities.settings import Settings
+from tools_utilities.terminal_text import (
+    Line,
+    Span,
+    human_count,
+    human_number,
+    human_seconds,
+    pairs,
+    table,
+)
+
+STOP_SECONDS = 60.0
+"""How long `stop` waits for the runs to save."""
+STATUS_STYLES = {"running": "cyan", "finished": "green", "failed": "error", "lost": "error"}
+STOP_RULES = ("epochs", "max_steps", "max_tokens", "max_samples", "max_seconds")
+NEAREST = ("--override", "sentence")
+
+
+def list_command(settings: Settings, slots: Mapping[str, Any], console: Console) -> int:
+    """Print every run, newest first."""
+    out_dir = out_dir_of(settings)
+    infos = [
+        info
+        for info in list_runs(out_dir)
+        if slots.get("state") is None or info.status == slots["state"]
+    ]
+    titles = ("run", "status", "step", "epoch", "loss", "validation", "samples")
+    rows = [
+        (
+            info.name, info.status,
+            f"{info.step}/{info.total_steps}" if info.total_steps else str(info.step),
+            f"{info.epoch:.2f}", human_number(info.loss), human_number(info.val_loss),
+            human_count(info.samples),
+        )
+        for info in infos
+    ]  # fmt: skip
+    lines = table(titles, rows, width=console.result_width, right="llrrrrr") or [
+        f"{row[0]}  {row[1]}  step {row[2]}  loss {row[4]}" for row in rows
+    ]
+    if not infos:
+        console.note(f"no runs in {out_dir}")
+        lines = []
+    data = {"schema": 1, "runs": [msgspec.to_builtins(info) for info in infos]}
+    console.result(lines, data)
+    return 0
+
+
+def run_of(settings: Settings, name: str | None) -> RunInfo:
+    """Return the named run, or the last one (`latest` or None).
+
+    Raises:
+        DataNotFoundError: there is none.
+    """
+    out_dir = out_dir_of(settings)
+    return newest_run(out_dir) if name in (None, "latest") else find_run(out_dir, str(name))
+
+
+def show_command(settings: Settings, slots: Mapping[str, Any], console: Console) -> int:
+    """Print one run's figures and a picture of its loss; a PNG too where matplotlib is installed."""
+    info = run_of(settings, slots.get("run"))
+    steps = step_events(Path(info.path))
+    losses = [float(step["loss"]) for step in steps if step.get("loss") is not None]
+    lines: list[Line] = [
+        [Span(info.name, "title"), "  ", Span(info.status, STATUS_STYLES.get(info.status, ""))],
+        *pairs(_facts(info, steps), width=console.result_width),
+        *picture(losses, width=console.result_width, draw=console.draws_blocks),
+    ]
+    plotted = save_plot(Path(info.path), steps)
+    if plotted is not None:
+        lines.append([Span("picture  ", "dim"), str(plotted)])
+    data = {"schema": 1, "run": msgspec.to_builtins(info), "losses": losses}
+    console.result(lines, data)
+    return 0
+
+
+def _facts(info: RunInfo, steps: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    total = f" of {info.total_steps}" if info.total_steps else ""
+    facts = [
+        ("steps", f"{info.step}{total}, epoch {info.epoch:.2f}"),
+        ("loss", human_number(info.loss)),
+        ("validation loss", "-" if info.val_loss is None else f"{info.val_loss:.9g}"),
+        ("samples", f"{human_count(info.samples)} ({human_count(info.tokens)} tokens)"),
+        ("time", human_seconds(max(0.0, info.seen_at - info.created_at))),
+    ]
+    if steps:
+        speed = f"{human_count(steps[-1].get('tokens_per_second') or 0)} tokens/s"
+        wait = f"data wait {steps[-1].get('data_wait_share') or 0:.0%}"
+        facts.append(("speed", f"{speed}, {wait}"))
+    if info.checkpoint_step is not None:
+        facts.append(("checkpoint", f"step {info.checkpoint_step}"))
+    if info.reason:
+        facts.append(("ended", info.reason))
+    return [*facts, ("folder", info.path)]
+
+
+def save_plot(run_dir: Path, steps: list[dict[str, Any]]) -> Path | None:
+    """Write plots/loss.png and return it; None without matplotlib or without steps."""
+    if not steps:
+        return None
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return None
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    told = [step for step in steps if step.get("loss") is not None]
+    axes.plot([step["step"] for step in told], [float(step["loss"]) for step in told])
+    axes.set(xlabel="step", ylabel="loss", title=run_dir.name)
+    path = run_dir / PLOTS_FOLDER / "loss.png"
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, dpi=110)
+    return path
+
+
+def stop_command(settings: Settings, slots: Mapping[str, Any], console: Console) -> int:
+    """Ask runs to save and stop, after showing which; default No.
+
+    Raises:
+        InputNeededError: there is no terminal to confirm at and no `--yes`.
+    """
+    running = _runs_to_stop(settings, slots.get("run"))
+    names = ", ".join(info.name for info in running)
+    console.note(*[f"{info.name}  {info.status}  step {info.step}" for info in running])
+    if not console.about.yes:
+        if not console.can_ask:
+            raise InputNeededError(f"this would stop {names}", hint="Add --yes to do it.")
+        if not console.confirm(f"Stop {names}?", default=False):
+            console.note("Nothing done.")
+            return UsageError.exit_code
+    for info in running:
+        stop_run(Path(info.path))
+    late = [info.name for info in running if not wait_stopped(Path(info.path), STOP_SECONDS)]
+    stopped = [info.name for info in running if info.name not in late]
+    console.result([f"stopped {name}" for name in stopped], {"schema": 1, "stopped": stopped})
+    if late:
+        console.failure(
+            f"still saving after {STOP_SECONDS:.0f} s: {', '.join(late)}",
+            "`quark list` shows when they have ended.",
+        )
+        return 1
+    return 0
+
+
+def _runs_to_stop(settings: Settings, name: str | None) -> list[RunInfo]:
+    if name == "all":
+        running = [info for info in list_runs(out_dir_of(settings)) if info.status == "running"]
+        if not running:
+            raise UsageError("no run is running", hint="`quark list` shows the runs.")
+        return running
+    info = run_of(settings, name)
+    if info.status != "running":
+        raise UsageError(f"{info.name} is not running: {info.status}")
+    return [info]
+
+
+def resumed_job(settings: Settings, slots: Mapping[str, Any]) -> tuple[TrainingJob, RunInfo]:
+    """Return the job that continues a run, with what the command changes in it.
+
+    Raises:
+        DataNotFoundError: there is no such run.
+        ChangedError: its job file cannot be read by this version.
+        UsageError: it is running, or its stop rules are met and no new one was given.
+    """
+    info = run_of(settings, slots.get("run"))
+    if info.status == "running":
+        raise UsageError(f"{info.name} is running", hint=f"`quark show {info.name}` follows it.")
+    try:
+        job = load_job(Path(info.path) / JOB_FILE)
+    except msgspec.DecodeError as error:
+        raise ChangedError(f"{info.path}/{JOB_FILE}: {error}") from error
+    changes = _changes(settings, job, info)
+    if info.status == "finished" and not any(rule in changes for rule in STOP_RULES):
+        raise UsageError(
+            f"{info.name} has finished",
+            hint=f"Go on with `quark resume {info.name} for 1 more epoch`.",
+        )
+    step = slots.get("from_step")
+    # Its folder may have been moved since it was written: where it lies now is where it goes on.
+    return msgspec.structs.replace(
+        job, **changes, run_dir=info.path, resume="latest", from_step=step
+    ), info
+
+
+def _changes(settings: Settings, job: TrainingJob, info: RunInfo) -> dict[str, Any]:
+    """Return the job fields that this command sets itself."""
+    said = {name: value for name, value, source in settings.non_defaults() if source in NEAREST}
+    if not said:
+        return {}
+
+    def base_of(name: str) -> float | None:
+        if name == "epochs" and job.epochs is None:
+            return info.epoch
+        return getattr(job, name, None)
+
+    absolute = make_absolute(said, base_of)
+    values = {**settings.values, **absolute}
+    fields = job_fields(msgspec.structs.replace(settings, values=values))
+    also = {"gpus": "processes", "cache_gb": "cache_bytes"}
+    names = {also.get(name, name) for name in said} - {"resume"}
+    changed = {name: fields[name] for name in fields if name in names}
+    if any(rule in said for rule in STOP_RULES):
+        # New stop rules stand instead of the old ones: "for 2 more epochs" is not ended by those.
+        changed = {**dict.fromkeys(STOP_RULES), **changed}
+        changed["epochs"] = absolute.get("epochs")
+    return changed
