@@ -30,14 +30,14 @@ def check_folder(folder: Path) -> None:
         nearest = nearest.parent
     if not nearest.is_dir():
         raise CacheError(
-            f"the cache folder {folder}: {nearest} is not a directory",
-            hint="Set CACHE_DIR (or cache_dir) to a folder that can be written.",
+            f"the cache folder {folder} (CACHE_DIR): {nearest} is not a directory",
+            hint="Name a folder that can be written.",
             path=str(folder),
         )
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise CacheError(
-            f"the cache folder {folder}: {nearest} is not writable",
-            hint="Set CACHE_DIR (or cache_dir) to a folder that can be written.",
+            f"the cache folder {folder} (CACHE_DIR): {nearest} is not writable",
+            hint="Name a folder that can be written.",
             path=str(folder),
         )
 

@@ -130,10 +130,8 @@ class DiskCache:
         self._order_entries = EVICTION_POLICIES[policy]
         self._by_next_use = policy == "next_use"
         self._disk = disk or RealDisk()
-        folder.mkdir(parents=True, exist_ok=True)
-        self._modes = SharedModes(folder)
         self._layout = CacheLayout(folder)
-        self._layout.create(self._modes)
+        self._modes = self.create()
         self._order = UseOrder(self._layout.order, self._modes, budget_bytes)
         self._order_lock = Lock()
         self._checked: dict[str, tuple[int, int, int]] = {}
@@ -143,6 +141,14 @@ class DiskCache:
 
     def _locked(self, wait_seconds: float = LOCK_SECONDS) -> AbstractContextManager[Ledger]:
         return locked_ledger(self._layout, self._modes, wait_seconds)
+
+    def create(self) -> SharedModes:
+        """Make the folders that are missing; a folder of our own making is private."""
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        modes = SharedModes(self.folder)
+        self._layout.create(modes)
+        return modes
 
     # Reading.
 
@@ -221,15 +227,15 @@ class DiskCache:
         turn.path.unlink(missing_ok=True)
         turn.close()
 
-    def reserve(self, entry: EntryId, next_use: int = 0) -> Reservation | None:
+    def reserve(self, entry: EntryId, *, ahead: bool = False) -> Reservation | None:
         """Set room aside for an object, evicting what may go; None: there is none to be had.
 
-        Only entries needed later than `next_use` (a place in the announced order) are evicted.
+        What is read `ahead` never evicts what is needed before it, nor anything what is needed next.
         """
         if entry.size_bytes + self._order.announced_bytes >= self.budget_bytes:
             return None
         with self._locked() as ledger:
-            if not self._make_room(ledger, entry.size_bytes, next_use):
+            if not self._make_room(ledger, entry, ahead=ahead):
                 return None
             ledger.add(entry.size_bytes)
             file = self._new_temporary(entry)
@@ -297,6 +303,10 @@ class DiskCache:
         self._order.announce()
         ledger.add(self._order.announced_bytes - before - room)
 
+    def passed(self, entry: EntryId) -> None:
+        """Note that an object of the announced order is being read now."""
+        self._order.passed(entry.digest)
+
     def _shortfall(self, ledger: Ledger, num_bytes: int) -> int:
         """Return how many bytes must go before `num_bytes` may come."""
         free, total = self._disk.free_and_total_bytes(self.folder)
@@ -304,11 +314,12 @@ class DiskCache:
         for_disk = num_bytes + int(total * _FREE_SHARE) - free
         return max(for_budget, for_disk)
 
-    def _make_room(self, ledger: Ledger, num_bytes: int, next_use: int) -> bool:
+    def _make_room(self, ledger: Ledger, entry: EntryId, *, ahead: bool) -> bool:
+        num_bytes = entry.size_bytes
         if self._shortfall(ledger, num_bytes) <= 0:
             return True
         files = ledger.recount()
-        for file in self._candidates(files, next_use):
+        for file in self._candidates(files, entry if ahead else None):
             if self._shortfall(ledger, num_bytes) <= 0:
                 break
             if _evict(file):
@@ -319,13 +330,12 @@ class DiskCache:
             self.warn_full(num_bytes)
         return False
 
-    def _candidates(self, files: list[CacheFile], next_use: int) -> list[CacheFile]:
+    def _candidates(self, files: list[CacheFile], ahead: EntryId | None) -> list[CacheFile]:
         uses = self._order.next_uses() if self._by_next_use else {}
+        soonest = uses.get(ahead.digest, 0) if ahead is not None else 0
         by_name = {file.evictable.name: file for file in files if not file.spoiled}
         ordered = self._order_entries([file.evictable for file in by_name.values()], uses)
-        later = [
-            by_name[entry.name] for entry in ordered if uses.get(entry.digest, NEVER) > next_use
-        ]
+        later = [by_name[old.name] for old in ordered if uses.get(old.digest, NEVER) > soonest]
         return [file for file in files if file.spoiled] + later
 
     def warn_full(self, num_bytes: int) -> None:

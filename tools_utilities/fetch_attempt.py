@@ -103,7 +103,12 @@ class FetchAttempt:
             SinkError: the bytes could not be kept.
         """
         Thread(target=self._receive, args=(sink,), name="quark-fetch", daemon=True).start()
-        self._watch(limits, clock)
+        try:
+            self._watch(limits, clock)
+        except BaseException:
+            # Interrupted: the caller will close the sink, so nothing may write to it any more.
+            self._give_up("interrupted")
+            raise
         if self._error is not None:
             raise self._error
 

@@ -41,22 +41,18 @@ class ReadAhead:
     def __init__(
         self,
         head: Callable[[str], ObjectInfo],
-        obtain: Callable[[ObjectInfo, int], bool],
+        obtain: Callable[[ObjectInfo], bool],
         *,
         threads: int,
         budget_bytes: int,
     ) -> None:
-        """Take `obtain(info, place)`, which brings an object near and says whether that took a fetch.
-
-        `place` is the object's place in the order.
-        """
+        """Take `obtain`, which brings an object near and says whether that took a fetch."""
         self._head = head
         self._obtain = obtain
         self._max_threads = threads
         self._budget_bytes = budget_bytes
         self._lock = Lock()
         self._order: dict[str, Wanted] = {}
-        self._place: dict[str, int] = {}
         self._flights: dict[str, Flight] = {}
         self._flying_bytes = 0
         self._threads = 0
@@ -68,7 +64,6 @@ class ReadAhead:
             order.setdefault(item.key, item)
         with self._lock:
             self._order = order
-            self._place = {key: place for place, key in enumerate(order)}
             for key in list(self._flights):
                 if key not in order and self._flights[key].landed.is_set():
                     self._remove(key)
@@ -79,7 +74,6 @@ class ReadAhead:
         with self._lock:
             for item in wanted:
                 self._order.setdefault(item.key, item)
-                self._place.setdefault(item.key, len(self._place))
             self._start_threads()
 
     def claim(self, key: str) -> Flight | None:
@@ -124,14 +118,13 @@ class ReadAhead:
                     return
                 flight = self._flights[item.key] = Flight(item)
                 self._flying_bytes += flight.num_bytes
-                place = self._place.get(item.key, 0)
-            self._fly(item, flight, place)
+            self._fly(item, flight)
 
-    def _fly(self, item: Wanted, flight: Flight, place: int) -> None:
+    def _fly(self, item: Wanted, flight: Flight) -> None:
         try:
             info = item.info or self._head(item.key)
             self._learn(item.key, flight, info)
-            flight.fetched = self._obtain(info, place)
+            flight.fetched = self._obtain(info)
         except QuarkError as error:
             flight.error = error
             _LOGGER.info("reading ahead: %s", error)

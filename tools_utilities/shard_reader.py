@@ -91,7 +91,7 @@ class ShardReader:
         return shard
 
     def _open(self, info: ObjectInfo, *, ahead: bool) -> ShardBytes:
-        found = self._in_cache(info, place=0)
+        found = self._in_cache(info, ahead=False)
         if found is not None:
             file, fetched = found
             self._count(info, ahead=ahead and not fetched, fetched=fetched)
@@ -143,14 +143,32 @@ class ShardReader:
         self._entries[info.key] = (info, entry)
         return entry
 
-    def _in_cache(self, info: ObjectInfo, place: int) -> tuple[CachedFile, bool] | None:
+    def _in_cache(self, info: ObjectInfo, *, ahead: bool) -> tuple[CachedFile, bool] | None:
         """Return the entry and whether it was fetched for this; None: go without the cache."""
         entry = self._entry(info)
         cache = self._cache
         if entry is None or cache is None:
             return None
+        if not ahead:
+            cache.passed(entry)
         try:
-            return self._find_or_fetch(cache, entry, info, place)
+            return self._find_or_fetch(cache, entry, info, ahead=ahead)
+        except QuarkError:
+            raise
+        except FileNotFoundError as error:
+            return self._recreate(cache, entry, info, error)
+        except OSError as error:
+            self._degrade(error)
+            return None
+
+    def _recreate(
+        self, cache: DiskCache, entry: EntryId, info: ObjectInfo, reason: OSError
+    ) -> tuple[CachedFile, bool] | None:
+        """Begin a new cache: somebody deleted the folder, or parts of it, meanwhile."""
+        _LOGGER.info("making the cache folder %s again: %s", cache.folder, reason)
+        try:
+            cache.create()
+            return self._find_or_fetch(cache, entry, info, ahead=False)
         except QuarkError:
             raise
         except OSError as error:
@@ -158,7 +176,7 @@ class ShardReader:
             return None
 
     def _find_or_fetch(
-        self, cache: DiskCache, entry: EntryId, info: ObjectInfo, place: int
+        self, cache: DiskCache, entry: EntryId, info: ObjectInfo, *, ahead: bool
     ) -> tuple[CachedFile, bool] | None:
         started = time.monotonic()
         pause = _FIRST_PAUSE_SECONDS
@@ -169,7 +187,7 @@ class ShardReader:
             turn = cache.try_turn(entry)
             if turn is not None:
                 try:
-                    return self._take_turn(cache, entry, info, place)
+                    return self._take_turn(cache, entry, info, ahead=ahead)
                 finally:
                     cache.end_turn(turn)
             # Another thread or process is fetching it.
@@ -179,12 +197,12 @@ class ShardReader:
         return None
 
     def _take_turn(
-        self, cache: DiskCache, entry: EntryId, info: ObjectInfo, place: int
+        self, cache: DiskCache, entry: EntryId, info: ObjectInfo, *, ahead: bool
     ) -> tuple[CachedFile, bool] | None:
         file = cache.open(entry)
         if file is not None:
             return file, False
-        reservation = cache.reserve(entry, place)
+        reservation = cache.reserve(entry, ahead=ahead)
         if reservation is None:
             return None
         try:
@@ -233,11 +251,11 @@ class ShardReader:
         """Read ahead objects known by name alone, after what was asked for before."""
         self._read_ahead.add(Wanted(key=key, info=None) for key in keys)
 
-    def bring(self, info: ObjectInfo, place: int) -> bool:
+    def bring(self, info: ObjectInfo) -> bool:
         """Bring an object near without opening it; say whether it was fetched for this."""
         if info.size_bytes == 0:
             return False
-        found = self._in_cache(info, place)
+        found = self._in_cache(info, ahead=True)
         if found is not None:
             found[0].close()
             return found[1]
@@ -314,7 +332,7 @@ class InPlaceReader:
     def prefetch_keys(self, keys: Sequence[str]) -> None:
         """Nothing to fetch."""
 
-    def bring(self, info: ObjectInfo, place: int) -> bool:  # noqa: ARG002 - ShardReader's method
+    def bring(self, info: ObjectInfo) -> bool:  # noqa: ARG002 - ShardReader's method
         """Nothing to fetch."""
         return False
 

@@ -54,6 +54,10 @@ class UseOrder:
         self._stale = True
         return self._clock() - self._announced_at >= _PAUSE_SECONDS
 
+    def passed(self, digest: str) -> None:
+        """Note that an object is being read: nobody waits for it any more."""
+        self._next_use.pop(digest, None)
+
     def announce(self) -> None:
         """Write the order for the other processes; call with the ledger locked."""
         if not self._stale or not self._max_announced:
@@ -76,7 +80,7 @@ class UseOrder:
 
     def next_uses(self) -> dict[str, int]:
         """Return digest → the smallest index in any live process's order; ledger locked."""
-        merged = dict(self._next_use)
+        merged = {digest: index for index, digest in enumerate(list(self._next_use))}
         mine = self._file.path.name if self._file is not None else None
         for name in os.listdir(self._folder):  # noqa: PTH208 - names are enough
             if name != mine and ANNOUNCEMENT.fullmatch(name):

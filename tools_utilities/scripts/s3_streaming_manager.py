@@ -161,6 +161,12 @@ class StreamingManager:
         """The store, made once a process."""
         return self._live().store
 
+    @property
+    def cache_dir(self) -> Path | None:
+        """The cache folder, which need not exist yet; None: there is none."""
+        folder = self.options.cache_dir
+        return None if folder is None else cache_folder(folder)
+
     # Reading.
 
     def open(self, key: str) -> BinaryIO:
@@ -210,7 +216,7 @@ class StreamingManager:
 
     def _bring(self, key: str) -> None:
         reader = self._live()
-        reader.bring(reader.store.head(key), 0)
+        reader.bring(reader.store.head(key))
 
     def get_stats(self) -> dict[str, Any]:
         """Return what this process fetched, found and waited for; see `StreamStatistics`."""
@@ -263,8 +269,8 @@ class StreamingManager:
             if options.cache_required and not is_no_room(error):
                 check_folder(folder)
                 raise CacheError(
-                    f"the cache folder {folder} cannot be used: {error}",
-                    hint="Set CACHE_DIR (or cache_dir) to a folder on a local disk.",
+                    f"the cache folder {folder} (CACHE_DIR) cannot be used: {error}",
+                    hint="Name a folder on a local disk.",
                     path=str(folder),
                 ) from error
             _LOGGER.warning(
