@@ -68,8 +68,8 @@ def _core_value(text: str) -> Any:
         return None
     if text in _TRUE or text in _FALSE:
         return text in _TRUE
-    if _INTEGER.fullmatch(text) and len(text) <= MAX_DIGITS:
-        return int(text)
+    if _INTEGER.fullmatch(text):
+        return int(text) if len(text) <= MAX_DIGITS else text
     if _FLOAT.fullmatch(text):
         return float(text)
     if text.lower() in _SPECIAL:

@@ -20,7 +20,6 @@ import msgspec
 
 from tools_utilities.candidate_checks import Limits, manifest_says, why_not
 from tools_utilities.console import SCHEMA, Console, Surroundings
-from tools_utilities.data_objects import differ_by_split
 from tools_utilities.decode_probe import Probe, probe
 from tools_utilities.errors import DataNotFoundError, QuarkError
 from tools_utilities.folder_walk import Walk, walk_folders
@@ -120,31 +119,6 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     def holdouts(self) -> list[ShardGroup]:
         """The groups offered as validation, best first."""
         return [group for group in self.groups if group.holdout and group.decodes is not False]
-
-    def validation_for(self, chosen: ShardGroup) -> ShardGroup | None:
-        """Return the val sibling of a chosen group, or None: in its folder, else beside its folder.
-
-        Few and small objects are no reason against it; a test split never is a sibling.
-        """
-        found = [
-            group
-            for group in (*self.groups, *self.candidates)
-            if group.split == "val" and group.holdout and group.format and _siblings(group, chosen)
-        ]
-        readable = [group for group in found if group.decodes is not False]
-        return min(
-            readable,
-            key=lambda group: (group.folder != chosen.folder, not group.qualifies, -group.score),
-            default=None,
-        )
-
-
-def _siblings(held_out: ShardGroup, chosen: ShardGroup) -> bool:
-    if held_out.folder == chosen.folder:
-        return differ_by_split(held_out.stem, chosen.stem)
-    above, name = folder_of(held_out.folder.rstrip("/")), held_out.folder.rstrip("/")
-    other_above, other = folder_of(chosen.folder.rstrip("/")), chosen.folder.rstrip("/")
-    return above == other_above and differ_by_split(name[len(above) :], other[len(other_above) :])
 
 
 def group_objects(
