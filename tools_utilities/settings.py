@@ -352,6 +352,11 @@ def _environment(variables: Mapping[str, str]) -> Environment:
     )
 
 
+def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
+    """Return what the environment says beside settings; reads no file."""
+    return _environment(os.environ if environ is None else environ)
+
+
 def _unknown_variables(variables: Mapping[str, str]) -> tuple[str, ...]:
     known = {variable.name for variable in environment_variables()}
     from tools_utilities.setting_keys import nearest_key

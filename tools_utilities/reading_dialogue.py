@@ -1,0 +1,228 @@
+"""From a reading that is not ok to one that is, by asking; or to an error that says what is missing.
+
+Knows readings by their fields alone (`knowledge_hub.hub.Reading`), so that it sits below them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from tools_utilities.console import Console
+from tools_utilities.errors import InputNeededError, UsageError
+from tools_utilities.terminal_reading import Mark, reading_lines
+from tools_utilities.terminal_text import Line, pairs
+
+MOST_QUESTIONS = 12
+"""A sentence that is still not understood after so many answers is given up."""
+CONNECTORS = {"data": "with ", "run": "", "source": ""}
+"""What makes an answer read as its slot, where the answer alone would not."""
+
+
+class SpanLike(Protocol):
+    """A piece of the sentence and the slot that owns it."""
+
+    text: str
+    start: int
+    end: int
+    slot: str
+
+
+class UnknownLike(Protocol):
+    """A piece of the sentence that nobody owns."""
+
+    text: str
+    start: int
+    end: int
+    suggest: str | None
+
+
+class QuestionLike(Protocol):
+    """What has to be answered before the sentence can be carried out."""
+
+    slot: str
+    text: str
+    choices: Sequence[Any]
+
+
+class ReadingLike(Protocol):
+    """The fields of a reading that are used here."""
+
+    sentence: str
+    status: str
+    intent: str | None
+    confirm: bool
+    canonical: str | None
+    slots: Mapping[str, Any]
+
+    @property
+    def spans(self) -> Sequence[SpanLike]:
+        """Owned pieces."""
+        ...
+
+    @property
+    def unaccounted(self) -> Sequence[UnknownLike]:
+        """Pieces nobody owns."""
+        ...
+
+    @property
+    def questions(self) -> Sequence[QuestionLike]:
+        """What is open."""
+        ...
+
+
+R = TypeVar("R", bound=ReadingLike)
+
+
+def drawn(reading: ReadingLike, *, width: int | None, draw: bool) -> list[Line]:
+    """Return a reading as lines: the sentence, its marks, the status, questions, the command."""
+    lines = reading_lines(reading.sentence, marks_of(reading), width=width, draw=draw)
+    facts = [("status", f"{reading.status} ({reading.intent or 'no intent'})")]
+    facts += [
+        ("asks", " · ".join([question.text, *map(str, question.choices)]))
+        for question in reading.questions
+    ]
+    facts += [("unknown", _unknown(item)) for item in reading.unaccounted]
+    if reading.canonical:
+        facts.append(("same as", f"quark {reading.canonical}"))
+    return [*lines, *pairs(facts, width=width, indent=0)]
+
+
+def marks_of(reading: ReadingLike) -> list[Mark]:
+    """Return the marks that a reading draws under its sentence."""
+    owned = [Mark(span.start, span.end, str(span.slot)) for span in reading.spans]
+    unknown = [
+        Mark(
+            item.start, item.end, f"{item.suggest}?" if item.suggest else "not understood", "error"
+        )
+        for item in reading.unaccounted
+    ]
+    return [*owned, *unknown]
+
+
+def settle(reading: R, read: Callable[[str], R], console: Console) -> tuple[R, tuple[str, ...]]:
+    """Return a reading that can be carried out, and the words that the person said to ignore.
+
+    At a terminal it asks; else it raises at once and nothing is read from anywhere.
+
+    Raises:
+        UsageError: refused, or the person did not agree.
+        InputNeededError: an answer is needed and nobody can be asked.
+    """
+    ignored: list[str] = []
+    for _ in range(MOST_QUESTIONS):
+        if reading.status == "ok":
+            return reading, tuple(ignored)
+        if reading.status == "refused":
+            raise _refused(reading)
+        if not console.can_ask:
+            console.note(
+                *reading_lines(
+                    reading.sentence, marks_of(reading), width=console.note_width,
+                    draw=console.draws_blocks,
+                )
+            )  # fmt: skip
+            raise needed(reading)
+        console.note(*drawn(reading, width=console.note_width, draw=console.draws_blocks))
+        if reading.status == "corrected":
+            if console.confirm("Is that what you mean?", default=not reading.confirm):
+                return reading, tuple(ignored)
+            raise UsageError("not confirmed: nothing done")
+        if reading.status == "unaccounted":
+            reading = read(_without_unknown(reading, console, ignored))
+        else:
+            reading = read(_answered(reading, console))
+    raise UsageError("too many open questions", hint="Say it in one sentence; see `quark help`.")
+
+
+def needed(reading: ReadingLike) -> InputNeededError:
+    """Return the error for a reading that is not ok, where nobody can be asked."""
+    if reading.status == "corrected":
+        return InputNeededError(
+            f"read as a correction: {reading.canonical}",
+            hint=f"Say exactly that: quark {reading.canonical}",
+        )
+    if reading.status == "unaccounted":
+        words = ", ".join(_unknown(item) for item in reading.unaccounted)
+        return InputNeededError(
+            f"not understood: {words}", hint=_hint_for_unknown(reading),
+        )  # fmt: skip
+    texts = [
+        " · ".join([question.text, *map(str, question.choices)]) for question in reading.questions
+    ]
+    what = "; ".join(texts) or "nothing in it says what to do"
+    return InputNeededError(
+        f"{reading.status}: {what}",
+        hint="`quark help` shows what can be said; `quark explain` shows how this was read.",
+    )
+
+
+def _refused(reading: ReadingLike) -> UsageError:
+    why = "; ".join(question.text for question in reading.questions)
+    return UsageError(
+        f"refused{': ' + why if why else ''}. Nothing done.",
+        hint="Say it as a plain command, without shell syntax; see `quark help`.",
+    )
+
+
+def _unknown(item: UnknownLike) -> str:
+    return f"{item.text} (did you mean {item.suggest}?)" if item.suggest else item.text
+
+
+def _hint_for_unknown(reading: ReadingLike) -> str:
+    """Return a hint; a path that was cut apart at blanks is shown quoted."""
+    words = reading.sentence
+    data = [span for span in reading.spans if span.slot in ("data", "source")]
+    first = min(reading.unaccounted, key=lambda item: item.start)
+    if data and 0 <= first.start - data[-1].end <= 1:
+        path = words[data[-1].start : max(item.end for item in reading.unaccounted)]
+        quote = '"' if '"' not in path else "'"
+        quoted = words.replace(path, f"{quote}{path}{quote}")
+        return f"A path with blanks needs quotes: {quoted}"
+    return "Leave the words out or say them another way; `quark help` shows what can be said."
+
+
+def _without_unknown(reading: ReadingLike, console: Console, ignored: list[str]) -> str:
+    words = ", ".join(item.text for item in reading.unaccounted)
+    if not console.confirm(f"Ignore {words}?", default=False):
+        raise UsageError(f"not understood: {words}", hint=_hint_for_unknown(reading))
+    sentence = reading.sentence
+    for item in sorted(reading.unaccounted, key=lambda item: item.start, reverse=True):
+        ignored.insert(0, item.text)
+        sentence = sentence[: item.start] + " " + sentence[item.end :]
+    return sentence
+
+
+def _answered(reading: ReadingLike, console: Console) -> str:
+    """Ask the first open question and return the sentence with its answer."""
+    if not reading.questions:
+        raise needed(reading)
+    question = reading.questions[0]
+    choices = [str(choice) for choice in question.choices]
+    if choices:
+        index = console.menu(question.text, choices)
+        answer = "" if index is None else choices[index]
+    else:
+        answer = console.ask(question.text)
+    if not answer:
+        raise UsageError("no answer: nothing done")
+    if reading.status in ("ambiguous", "conflict"):
+        return _replaced(reading, question, answer)
+    if question.slot == "intent" or reading.intent is None:
+        return f"{answer} {reading.sentence}"
+    return f"{reading.sentence} {CONNECTORS.get(question.slot, '')}{_quoted(answer)}"
+
+
+def _replaced(reading: ReadingLike, question: QuestionLike, answer: str) -> str:
+    """Return the sentence with what the question is about said as the answer says it."""
+    spans = [span for span in reading.spans if span.slot == question.slot]
+    if not spans:
+        return answer
+    sentence = reading.sentence
+    for span in sorted(spans, key=lambda span: span.start, reverse=True):
+        sentence = sentence[: span.start] + " " + sentence[span.end :]
+    return f"{sentence.strip()} {answer}"
+
+
+def _quoted(answer: str) -> str:
+    if " " not in answer or answer[0] in "\"'":
+        return answer
+    return f'"{answer}"' if '"' not in answer else f"'{answer}'"

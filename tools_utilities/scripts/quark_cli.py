@@ -1,0 +1,163 @@
+"""The program: arguments → sentence → reading → command; errors become one line, a hint, a code.
+
+Sits on top of every other folder, alone in `tools_utilities` to do so. Imports little at the start:
+`quark --help` and `quark explain` never load what only a run needs.
+"""
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+if not __package__ and str(Path(__file__).parents[2]) not in sys.path:
+    # Run by path from a checkout that is not installed: the packages lie beside this folder.
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tools_utilities.console import Console, Surroundings
+from tools_utilities.errors import QuarkError, UsageError
+from tools_utilities.terminal_arguments import HELP, Arguments, parse_arguments
+
+INTERRUPTED = 130
+DISTRIBUTION = "quark-launcher"
+
+
+def main() -> None:
+    """Run the program on the command line and exit with its code."""
+    code = run_program(sys.argv[1:])
+    if code == INTERRUPTED:
+        # Threads that wait for a store would hold the exit until their requests end.
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        os._exit(code)
+    raise SystemExit(code)
+
+
+def run_program(argv: Sequence[str]) -> int:
+    """Run one command line; returns the exit code. Prints every error itself."""
+    console = Console()
+    try:
+        arguments = parse_arguments(argv)
+        console = _console_for(arguments)
+        return _run(arguments, argv, console)
+    except KeyboardInterrupt:
+        console.note("", "Interrupted; nothing was started.")
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the border of the program: told, never swallowed
+        return console.error(error)
+
+
+def _console_for(arguments: Arguments) -> Console:
+    from tools_utilities.settings import read_environment
+
+    around = read_environment()
+    return Console(
+        Surroundings(
+            term=around.term,
+            no_color=around.no_color,
+            ci=around.ci,
+            columns=around.columns,
+            no_input=arguments.no_input,
+            json=arguments.json,
+            yes=arguments.yes,
+            verbose=arguments.verbose,
+        )
+    )
+
+
+def _run(arguments: Arguments, argv: Sequence[str], console: Console) -> int:
+    if arguments.help:
+        console.result(HELP.splitlines())
+        return 0
+    if arguments.version:
+        console.result([f"quark {_version()}"])
+        return 0
+    if not arguments.words:
+        console.note(*HELP.splitlines())
+        return UsageError.exit_code
+    if arguments.words[0] == "explain" and len(arguments.words) > 1:
+        return _explain(arguments, console)
+    return _carry_out(arguments, argv, console)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def _sentence(words: Sequence[str], overrides: Sequence[str]) -> str:
+    from knowledge_hub.sentence import join_arguments
+
+    flags = [part for override in overrides for part in ("--override", override)]
+    return join_arguments([*words, *flags])
+
+
+def _aliases() -> dict[str, str]:
+    from tools_utilities.settings import load_settings
+
+    return load_settings(start_dir=Path.cwd()).aliases
+
+
+def _explain(arguments: Arguments, console: Console) -> int:
+    """Show how a sentence is read; touches nothing but quark.yaml, for aliases."""
+    from knowledge_hub.hub import KnowledgeHub
+    from tools_utilities.reading_dialogue import drawn
+
+    sentence = _sentence(arguments.words[1:], arguments.overrides)
+    reading = KnowledgeHub().read(sentence, aliases=_aliases())
+    lines = drawn(reading, width=console.result_width, draw=console.draws_blocks)
+    console.result(lines, reading.to_dict())
+    return 0
+
+
+def _carry_out(arguments: Arguments, argv: Sequence[str], console: Console) -> int:
+    from knowledge_hub.hub import KnowledgeHub
+    from tools_utilities.reading_dialogue import settle
+
+    aliases = _aliases()
+    hub = KnowledgeHub()
+
+    def read(sentence: str) -> Any:
+        return hub.read(sentence, aliases=aliases)
+
+    sentence = _sentence(arguments.words, arguments.overrides)
+    if not sentence.strip():
+        raise UsageError("an empty sentence", hint="`quark --help` shows what can be said.")
+    reading, ignored = settle(read(sentence), read, console)
+    return _run_intent(reading, ignored, arguments, argv, console)
+
+
+def _run_intent(
+    reading: Any,
+    ignored: tuple[str, ...],
+    arguments: Arguments,
+    argv: Sequence[str],
+    console: Console,
+) -> int:
+    from knowledge_hub.hub import intents
+    from resource_manager.manager import CommandOptions, ResourceManager
+
+    intent = intents()[reading.intent]
+    if intent.run is None:
+        raise UsageError(
+            f"`{intent.name}` is understood, but this version cannot carry it out yet",
+            hint="`quark help` lists what it can do.",
+        )
+    options = CommandOptions(
+        groups=arguments.groups,
+        plan_only=arguments.plan,
+        command=shlex.join(["quark", *argv]),
+        notes=tuple(f"ignored: {word}" for word in ignored),
+    )
+    code = intent.run(reading, ResourceManager(console=console, options=options))
+    return int(code)
+
+
+if __name__ == "__main__":
+    main()
