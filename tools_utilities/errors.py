@@ -20,6 +20,7 @@
 Every error crosses process borders: it pickles to its message, hint and detail alone.
 """
 
+import json
 from typing import Any, ClassVar
 
 
@@ -32,6 +33,9 @@ class QuarkError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, *, hint: str = "", **detail: Any) -> None:
+        carried = _unpack(message)
+        if carried is not None:
+            message, hint, detail = carried
         super().__init__(message)
         self.message_text = message
         self.hint = hint
@@ -42,6 +46,28 @@ class QuarkError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message_text, self.hint, self.detail)
+
+    def pack(self) -> None:
+        """Make the error survive torch's DataLoader, which carries only a class and a traceback's text.
+
+        The fields travel as a note at the traceback's end; `__init__` finds them there.
+        """
+        fields = [self.message_text, self.hint, self.detail]
+        self.add_note(_NOTE + json.dumps(fields, default=str))
+
+
+_NOTE = "quark-error: "
+
+
+def _unpack(text: str) -> tuple[str, str, dict[str, Any]] | None:
+    """Return the fields of an error that torch re-raises from a loader worker, if it is one."""
+    if not text.startswith("Caught ") or _NOTE not in text:
+        return None
+    try:
+        message, hint, detail = json.loads(text.rpartition(_NOTE)[2].partition("\n")[0])
+    except ValueError:
+        return None
+    return message, hint, detail
 
 
 def _rebuild(kind: type[QuarkError], message: str, hint: str, detail: dict[str, Any]) -> QuarkError:

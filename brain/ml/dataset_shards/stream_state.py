@@ -1,8 +1,11 @@
 """StreamState: where a stream stands, for all ranks and workers together; small, versioned, JSON-able."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+
+from tools_utilities.errors import ChangedError, UsageError
 
 STATE_VERSION = 1
 
@@ -20,5 +23,50 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     change_fingerprint: str
     """Adds etags or checksums; only decides whether a resume is refused."""
     order: dict[str, Any] = {}
-    """What makes the order (lanes, windows, split rule, permutation version) and, for an epoch whose
-    counts are not known yet, each lane's window and base."""
+    """What makes the order: `settings` (lanes, windows, split rule, permutation version …), the
+    data's `objects` and `bytes`, and `lanes`: each lane's window and base, so that a resume needs
+    no counts. A loader worker's own state adds `worker`."""
+
+
+def parse_state(state: Mapping[str, Any]) -> StreamState:
+    """Return a state dict as a StreamState.
+
+    Raises:
+        UsageError: it is no stream state, or of a version that is not known here.
+    """
+    version = dict(state).get("version")
+    if version != STATE_VERSION:
+        raise UsageError(
+            f"not a stream state of version {STATE_VERSION}: version is {version!r}",
+            hint="Load what StreamDataset.state_dict() or StreamLoader.state_dict() returned.",
+        )
+    try:
+        return msgspec.convert(dict(state), StreamState)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"not a stream state: {error}") from error
+
+
+def check_seed(state: StreamState, seed: int) -> None:
+    """Refuse a state of another seed: its position means nothing in this order."""
+    if state.seed != seed:
+        raise ChangedError(
+            f"the state is of seed {state.seed}, the stream has seed {seed}",
+            hint=f"Make the stream with seed={state.seed}.",
+            was=state.seed,
+            now=seed,
+        )
+
+
+def check_settings(state: StreamState, settings: Mapping[str, Any]) -> None:
+    """Refuse a state whose order was made with other settings, naming the first that differs."""
+    saved = state.order.get("settings", {})
+    for name in sorted({*saved, *settings}):
+        if saved.get(name) != settings.get(name):
+            raise ChangedError(
+                f"the order has changed: {name} was {saved.get(name)!r}, "
+                f"is {settings.get(name)!r} now",
+                hint="Make the stream with the settings of the run that saved the state.",
+                setting=name,
+                was=saved.get(name),
+                now=settings.get(name),
+            )

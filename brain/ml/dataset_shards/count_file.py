@@ -1,0 +1,86 @@
+"""Counts and listings kept beside the cache, so that a dataset is counted once and not every run.
+
+Files are named by the change fingerprint: data that changed has other names. Written whole and
+renamed; losing one costs a recount. A folder that cannot be written is a debug line, not an error.
+"""
+
+import logging
+import os
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from brain.ml.dataset_shards.shuffle_order import Indices
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "counts"
+"""Below the cache folder."""
+_MAGIC = b"quark-counts-1\n"
+LISTING_OBJECTS = 200_000
+"""Longer listings are not kept: they only serve to say what changed."""
+
+
+class ListedObject(msgspec.Struct, frozen=True, array_like=True):
+    """One object of a listing that is kept to tell later what changed."""
+
+    key: str
+    """Relative to the dataset's folder."""
+    size_bytes: int
+    token: str
+    """Its version: checksum or etag."""
+
+
+class CountFile:
+    """The counts of one dataset's splits."""
+
+    def __init__(self, folder: Path, fingerprint: str) -> None:
+        self.folder = folder
+        self._counts = folder / f"{fingerprint}.counts"
+        self._listing = folder / f"{fingerprint}.listing"
+
+    def load(self, num_splits: int) -> Indices | None:
+        """Return saved counts (-1 where unknown), or None; a damaged file counts as none."""
+        try:
+            data = self._counts.read_bytes()
+        except OSError:
+            return None
+        head, body = data[: len(_MAGIC) + 4], data[len(_MAGIC) + 4 :]
+        intact = head == _MAGIC + zlib.crc32(body).to_bytes(4, "little")
+        if not intact or len(body) != 8 * num_splits:
+            logger.debug("%s is damaged and left aside", self._counts)
+            return None
+        return np.frombuffer(body, "<i8").astype(np.int64)
+
+    def save(self, counts: Indices) -> None:
+        """Add what is known now to what was saved."""
+        saved = self.load(len(counts))
+        merged = counts if saved is None else np.where(counts >= 0, counts, saved)
+        if saved is not None and bool((merged == saved).all()):
+            return
+        body = merged.astype("<i8").tobytes()
+        self._write(self._counts, _MAGIC + zlib.crc32(body).to_bytes(4, "little") + body)
+
+    def save_listing(self, objects: Iterable[ListedObject]) -> None:
+        """Keep a listing, once."""
+        if not self._listing.exists():
+            self._write(self._listing, msgspec.json.encode(list(objects)))
+
+    def load_listing(self) -> list[ListedObject] | None:
+        """Return the kept listing, or None."""
+        try:
+            return msgspec.json.decode(self._listing.read_bytes(), type=list[ListedObject])
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def _write(self, path: Path, data: bytes) -> None:
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(data)
+            temporary.replace(path)
+        except OSError as error:
+            logger.debug("%s is not kept: %s", path, error)

@@ -1,0 +1,54 @@
+"""Where this process stands: its rank (torch.distributed, else the launcher's variables), its worker."""
+
+from typing import NamedTuple
+
+import torch.distributed as dist
+from torch.utils.data import get_worker_info
+
+from brain.ml.process_group import read_world
+from tools_utilities.errors import UsageError
+
+
+class Place(NamedTuple):
+    """A rank among ranks."""
+
+    rank: int
+    world_size: int
+
+
+def find_place(rank: int | None, world_size: int | None) -> Place:
+    """Return the place given, else the one this process has.
+
+    Raises:
+        UsageError: a rank that is not in the world.
+    """
+    if rank is None and world_size is None:
+        if _joined():
+            return Place(dist.get_rank(), dist.get_world_size())
+        world = read_world()
+        return Place(world.rank, world.world_size)
+    place = Place(rank or 0, 1 if world_size is None else world_size)
+    if not 0 <= place.rank < place.world_size:
+        raise UsageError(
+            f"rank={rank}, world_size={world_size}: not a rank of that world",
+            hint="Give both, with 0 <= rank < world_size, or neither.",
+        )
+    return place
+
+
+def can_exchange(place: Place) -> bool:
+    """Tell whether the ranks of `place` are joined, so that they may exchange what they know."""
+    if place.world_size == 1 or get_worker_info() is not None or not _joined():
+        return False
+    return place == (dist.get_rank(), dist.get_world_size())
+
+
+def gather(value: object, place: Place) -> list[object]:
+    """Return every rank's value, by rank; a collective, so all ranks must call it."""
+    values: list[object] = [None] * place.world_size
+    dist.all_gather_object(values, value)
+    return values
+
+
+def _joined() -> bool:
+    return dist.is_available() and dist.is_initialized()

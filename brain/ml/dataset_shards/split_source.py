@@ -1,0 +1,217 @@
+"""Where splits come from: a prefix of a store, or a sequence in memory.
+
+Both pickle; neither holds an open client.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from brain.ml.dataset_shards.split_table import SplitTable
+from tools_utilities.errors import QuarkError, RecordError
+from tools_utilities.object_store import ObjectInfo, ObjectStore
+from tools_utilities.shard_format import (
+    OpenSplit,
+    ReadOptions,
+    ShardBytes,
+    Split,
+    require_format,
+)
+
+Deserialize = Callable[[bytes], Any]
+
+
+class SplitView(Protocol):
+    """Another way to see a split's samples, such as packed token sequences; must pickle."""
+
+    @property
+    def identity(self) -> str:
+        """Everything that changes the samples, in words; part of the order fingerprint."""
+        ...
+
+    def open(self, split: OpenSplit) -> OpenSplit:
+        """Return the split as it is to be seen; closing it closes what it was given."""
+        ...
+
+
+class ShardReader(Protocol):
+    """What a stream asks of a manager (`StreamingManager` is one)."""
+
+    @property
+    def store(self) -> ObjectStore:
+        """The store, made once a process."""
+        ...
+
+    def open_shard(self, info: ObjectInfo) -> ShardBytes:
+        """Return an object's verified bytes."""
+        ...
+
+    def read_range(self, info: ObjectInfo, start: int, end: int) -> bytes:
+        """Return some of its bytes, for footers."""
+        ...
+
+    def prefetch_shards(self, infos: Sequence[ObjectInfo]) -> None:
+        """Say what comes next, in order of use; never blocks."""
+        ...
+
+    def get_stats(self) -> dict[str, Any]:
+        """Return statistics by name."""
+        ...
+
+
+class OpenedSplit:
+    """A split that is open, with the samples as the user asked for them."""
+
+    def __init__(
+        self,
+        split: Split,
+        opened: OpenSplit,
+        *,
+        deserialize: Deserialize | None = None,
+        shard: ShardBytes | None = None,
+        store: str = "",
+    ) -> None:
+        self.split = split
+        self.num_samples = opened.num_samples
+        self.skipped = dict(opened.skipped)
+        self._opened = opened
+        self._deserialize = deserialize
+        self._shard = shard
+        self._store = store
+
+    def read(self, indices: Sequence[int]) -> list[Any]:
+        """Return the samples at `indices`, in that order.
+
+        Raises:
+            RecordError: one cannot be read; detail: store, key, record, offset, index.
+        """
+        try:
+            if self._deserialize is None:
+                return list(self._opened.read(indices))
+            raw = self._opened.read_raw(indices)
+        except RecordError as error:
+            raise named(error, self._store) from error
+        return [self._decode(piece, index) for piece, index in zip(raw, indices, strict=True)]
+
+    def close(self) -> None:
+        """Free it; safe to call twice."""
+        self._opened.close()
+        if self._shard is not None:
+            self._shard.close()
+            self._shard = None
+
+    def _decode(self, piece: bytes, index: int) -> Any:
+        if self._deserialize is None:
+            return piece
+        try:
+            return self._deserialize(piece)
+        except QuarkError:
+            raise
+        except Exception as error:
+            detail = self._locate(index)
+            record = detail.get("record", index + 1)
+            where = "record" if "record" in detail else f"byte {self.split.start}, record"
+            reason = f"deserialize() failed: {type(error).__name__}: {error}"
+            raise named(
+                RecordError(f"{self.split.key}: {where} {record}: {reason}", **detail), self._store
+            ) from error
+
+    def _locate(self, index: int) -> dict[str, Any]:
+        """Return where a record is; the format knows it exactly when it cannot read it either."""
+        try:
+            self._opened.read([index])
+        except RecordError as error:
+            return error.detail
+        return {"key": self.split.key, "index": index, "offset": self.split.start}
+
+
+class SplitSource(Protocol):
+    """Opens splits by number."""
+
+    def open_split(self, table: SplitTable, number: int) -> OpenedSplit:
+        """Return split `number`, open; may be called from several threads."""
+        ...
+
+    def read_ahead(self, infos: Sequence[ObjectInfo]) -> None:
+        """Say which objects come next, in order of use."""
+        ...
+
+
+class StoreSource:
+    """The splits of a store's objects, through a manager."""
+
+    def __init__(
+        self,
+        manager: ShardReader,
+        *,
+        options: ReadOptions,
+        deserialize: Deserialize | None,
+        view: SplitView | None,
+    ) -> None:
+        self._manager = manager
+        self._options = options
+        self._deserialize = deserialize
+        self._view = view
+
+    def open_split(self, table: SplitTable, number: int) -> OpenedSplit:
+        """Open a split; blocks until its object is there."""
+        info, split = table.info(number), table.split(number)
+        shard = self._manager.open_shard(info)
+        try:
+            opened = require_format(info.key).open_split(shard, split, self._options)
+            opened = opened if self._view is None else self._view.open(opened)
+        except RecordError as error:
+            shard.close()
+            raise named(error, self._manager.store.endpoint_id) from error
+        except BaseException:
+            shard.close()
+            raise
+        store = self._manager.store.endpoint_id
+        return OpenedSplit(split, opened, deserialize=self._deserialize, shard=shard, store=store)
+
+    def read_ahead(self, infos: Sequence[ObjectInfo]) -> None:
+        """Pass the order of use on to the manager."""
+        self._manager.prefetch_shards(infos)
+
+
+class SequenceSource:
+    """The splits of a sequence in memory: ranges of its indices."""
+
+    def __init__(self, samples: Sequence[Any]) -> None:
+        self._samples = samples
+
+    def open_split(self, table: SplitTable, number: int) -> OpenedSplit:
+        """Open a range."""
+        split = table.split(number)
+        return OpenedSplit(split, _SequenceSplit(self._samples, split))
+
+    def read_ahead(self, infos: Sequence[ObjectInfo]) -> None:
+        """Nothing to fetch."""
+
+
+class _SequenceSplit:
+    """A range of a sequence."""
+
+    def __init__(self, samples: Sequence[Any], split: Split) -> None:
+        self._samples = samples
+        self._start = split.start
+        self.num_samples = split.end - split.start
+        self.num_bytes = 0
+        self.skipped: dict[str, int] = {}
+
+    def read(self, indices: Sequence[int]) -> list[Any]:
+        """Return the samples themselves."""
+        return [self._samples[self._start + index] for index in indices]
+
+    def read_raw(self, indices: Sequence[int]) -> list[bytes]:
+        """Return them too: there is nothing to decode."""
+        return self.read(indices)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def named(error: RecordError, store: str) -> RecordError:
+    """Return a record's error with the store it came from in message and detail."""
+    if not store or error.detail.get("store"):
+        return error
+    return RecordError(f"{store}: {error}", hint=error.hint, **{**error.detail, "store": store})

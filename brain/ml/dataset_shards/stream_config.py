@@ -1,0 +1,49 @@
+"""How a stream is read, apart from what: the settings of a StreamDataset, checked."""
+
+from typing import Any
+
+import msgspec
+
+from tools_utilities.errors import UsageError
+
+_CHOICES = {
+    "equalize": ("drop", "pad", "none"),
+    "on_bad": ("fail", "skip"),
+    "on_missing": ("fail", "skip"),
+}
+
+
+class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of a stream; see StreamDataset."""
+
+    shuffle: bool = True
+    seed: int = 42
+    prefetch: int | str = "auto"
+    batch_size: int | None = None
+    partition: str = "round_robin"
+    partition_options: dict[str, Any] = {}
+    equalize: str = "drop"
+    on_bad: str = "fail"
+    bad_budget: int = 1000
+    on_missing: str = "fail"
+    allow_changed: bool = False
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise _bad(name, getattr(self, name), f"one of {', '.join(choices)}")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise _bad("batch_size", self.batch_size, "at least 1")
+        if self.prefetch != "auto" and not (isinstance(self.prefetch, int) and self.prefetch >= 0):
+            raise _bad("prefetch", self.prefetch, "`auto` or a number of shards")
+        if self.bad_budget < 0:
+            raise _bad("bad_budget", self.bad_budget, "at least 0")
+
+
+def _bad(name: str, value: object, accepted: str) -> UsageError:
+    return UsageError(
+        f"{name}={value}: not {accepted}",
+        hint=f"{name} takes {accepted}.",
+        key=name,
+        value=str(value),
+    )

@@ -1,0 +1,301 @@
+"""What a stream knows of its data before it reads any: objects, splits, fingerprints, counts.
+
+Built by one listing (and the footers of formats that have them); pickled to loader workers, so that
+all readers of an iteration agree. Counts that are learned are kept in a file beside the cache.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from brain.ml.dataset_shards.count_file import CountFile
+from brain.ml.dataset_shards.shuffle_order import (
+    ORDER_VERSION,
+    SPLIT_BYTES,
+    Indices,
+    LaneShape,
+    choose_shape,
+)
+from brain.ml.dataset_shards.split_table import SplitTable
+from tools_utilities.errors import (
+    DataError,
+    DataNotFoundError,
+    IntegrityError,
+    ObjectNotFoundError,
+)
+from tools_utilities.manifest import Chunk, load_manifest
+from tools_utilities.object_store import ObjectInfo, ObjectStore
+from tools_utilities.scripts.dataset_discovery import group_objects
+from tools_utilities.shard_format import ReadOptions, Split, require_format
+
+_FOOTER_THREADS = 8
+
+RangeReader = Callable[[ObjectInfo, int, int], bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexRequest:
+    """What is to be indexed."""
+
+    prefix: str
+    stem: str | None = None
+    format_name: str | None = None
+    options: ReadOptions
+    shuffle: bool = True
+    view_identity: str | None = None
+    """Counts of the formats do not hold for a view's samples."""
+    partition: dict[str, Any] | None = None
+    """What a partition strategy adds to the order; None for round_robin."""
+    skip_missing: bool = False
+
+    @property
+    def folder(self) -> str:
+        """The folder that keys are relative to."""
+        return self.prefix[: self.prefix.rfind("/") + 1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamIndex:
+    """The data as it was listed, and what makes its order."""
+
+    table: SplitTable
+    shape: LaneShape
+    settings: dict[str, Any]
+    """Everything but the data that the order depends on, by name."""
+    order_fingerprint: str
+    change_fingerprint: str
+    counts: Indices
+    """Samples of every split, -1 where not known; grows while reading."""
+    expected: dict[int, int]
+    """Samples of whole objects (by number) as a manifest says."""
+    folder: str = ""
+    count_file: CountFile | None = None
+
+    @property
+    def total(self) -> int | None:
+        """Samples in all, when every count is known."""
+        return int(self.counts.sum()) if bool((self.counts >= 0).all()) else None
+
+    def check_manifest(self) -> None:
+        """Refuse counts that differ from the manifest's.
+
+        Raises:
+            DataError: an object has more or fewer samples than promised.
+        """
+        for number, expected in self.expected.items():
+            counts = self.counts[self.table.object_of == number]
+            if (counts >= 0).all() and int(counts.sum()) != expected:
+                key, found = self.table.objects[number].key, int(counts.sum())
+                raise DataError(
+                    f"{key}: {found} samples read, {expected} in the manifest",
+                    hint="The shard or its manifest is damaged; write it again.",
+                    key=key,
+                    expected=expected,
+                    found=found,
+                )
+
+    def save_counts(self) -> None:
+        """Keep what has been learned for the next process; quietly does nothing without a folder."""
+        if self.count_file is not None:
+            self.count_file.save(self.counts)
+
+
+def index_store(
+    store: ObjectStore, read: RangeReader, request: IndexRequest, folder: Path | None
+) -> StreamIndex:
+    """List a prefix and plan its splits.
+
+    Args:
+        store: Where to list.
+        read: Fetches a byte range of an object, for footers.
+        request: What to index.
+        folder: Where counts are kept, or None.
+
+    Raises:
+        QuarkError: the listing failed, a footer cannot be read, or no format reads a key.
+    """
+    infos = group_objects(store, request.prefix, request.stem, format_name=request.format_name)
+    chunks = _manifest_chunks(store, infos, request)
+    infos = [_with_checksum(info, chunks.get(info.key)) for info in infos]
+    splits = _plan_all(infos, read, request)
+    for info, group in zip(infos, splits, strict=True):
+        _check_cover(info, group)
+    table = SplitTable(infos, splits)
+    shape = choose_shape(table.num_bytes, shuffle=request.shuffle)
+    settings = {
+        "order_version": ORDER_VERSION,
+        "shuffle": request.shuffle,
+        "lanes": shape.num_lanes,
+        "window_splits": shape.num_window_splits,
+        "split_bytes": SPLIT_BYTES,
+        "seq_len": request.options.seq_len,
+        "token_dtype": request.options.token_dtype,
+        "view": request.view_identity,
+        "partition": request.partition or {"name": "round_robin"},
+    }
+    order, change = table.fingerprints(request.folder, settings)
+    index = StreamIndex(
+        table=table,
+        shape=shape,
+        settings=settings,
+        order_fingerprint=order,
+        change_fingerprint=change,
+        counts=_known_counts(table, request),
+        expected=_expected(table, chunks, request),
+        folder=request.folder,
+        count_file=CountFile(folder, change) if folder is not None and len(table) else None,
+    )
+    _fill_counts(index)
+    return index
+
+
+def index_sequence(num_samples: int, *, shuffle: bool) -> StreamIndex:
+    """Index a sequence in memory: ranges of it stand for splits."""
+    size = max(1, min(4096, -(-num_samples // 96)))
+    splits = [
+        Split(
+            key="memory",
+            start=start,
+            end=min(start + size, num_samples),
+            num_bytes=0,
+            num_samples=min(size, num_samples - start),
+        )
+        for start in range(0, num_samples, size)
+    ]
+    table = SplitTable([ObjectInfo(key="memory", size_bytes=num_samples)], [splits])
+    shape = choose_shape(table.num_bytes, shuffle=shuffle)
+    settings = {"order_version": ORDER_VERSION, "shuffle": shuffle, "samples": num_samples}
+    order, change = table.fingerprints("", settings)
+    return StreamIndex(
+        table=table,
+        shape=shape,
+        settings=settings,
+        order_fingerprint=order,
+        change_fingerprint=change,
+        counts=table.num_samples.copy(),
+        expected={},
+    )
+
+
+def _plan_all(
+    infos: Sequence[ObjectInfo], read: RangeReader, request: IndexRequest
+) -> list[list[Split]]:
+    touched = False
+
+    def plan(info: ObjectInfo) -> list[Split]:
+        def read_own(start: int, end: int) -> bytes:
+            nonlocal touched
+            touched = True
+            return read(info, start, end)
+
+        try:
+            shard_format = require_format(info.key)
+            splits: list[Split] = shard_format.plan_splits(
+                info, read_own, SPLIT_BYTES, request.options
+            )
+        except ObjectNotFoundError:
+            if not request.skip_missing:
+                raise
+            return [Split(key=info.key, start=0, end=info.size_bytes, num_bytes=info.size_bytes)]
+        return splits
+
+    first = [plan(info) for info in infos[:1]]
+    if not touched:
+        return first + [plan(info) for info in infos[1:]]
+    with ThreadPoolExecutor(_FOOTER_THREADS, thread_name_prefix="quark-footers") as threads:
+        return first + list(threads.map(plan, infos[1:]))
+
+
+def _check_cover(info: ObjectInfo, splits: Sequence[Split]) -> None:
+    """Make sure that byte ranges leave nothing of an object out and count nothing twice."""
+    ranges = all(split.num_bytes == split.end - split.start for split in splits)
+    bounds = [(split.start, split.end) for split in splits]
+    joined = all(left[1] == right[0] for left, right in pairwise(bounds))
+    whole = bool(bounds) and bounds[0][0] == 0 and (not ranges or bounds[-1][1] == info.size_bytes)
+    if not (joined and whole):
+        raise DataError(
+            f"{info.key}: its splits do not cover its {info.size_bytes} bytes exactly once",
+            hint="This is a fault of the shard format's plan_splits.",
+            key=info.key,
+        )
+
+
+def _known_counts(table: SplitTable, request: IndexRequest) -> Indices:
+    if request.view_identity is not None:
+        return np.full(len(table), -1, np.int64)
+    return table.num_samples.copy()
+
+
+def _manifest_chunks(
+    store: ObjectStore, infos: Sequence[ObjectInfo], request: IndexRequest
+) -> dict[str, Chunk]:
+    """Return what a manifest in the folder says of the objects, by key.
+
+    Raises:
+        DataNotFoundError: it names an object that was asked for and is not there.
+    """
+    manifest = load_manifest(store, request.folder) if infos else None
+    if manifest is None:
+        return {}
+    chunks = {
+        manifest.prefix + chunk.key: chunk for shard in manifest.shards for chunk in shard.chunks
+    }
+    if request.stem is None and request.format_name is None and not request.skip_missing:
+        listed = {info.key for info in infos}
+        for key in chunks:
+            if key.startswith(request.prefix) and key not in listed:
+                raise DataNotFoundError(
+                    f"{key}: named in the manifest of {request.folder} but not there",
+                    hint="Upload it again, or go without it with on_missing=skip.",
+                    key=key,
+                )
+    return chunks
+
+
+def _with_checksum(info: ObjectInfo, chunk: Chunk | None) -> ObjectInfo:
+    """Return the object with the manifest's checksum, which the cache then verifies.
+
+    Raises:
+        IntegrityError: it is not as long as the manifest says.
+    """
+    if chunk is None:
+        return info
+    if chunk.num_bytes is not None and chunk.num_bytes != info.size_bytes:
+        raise IntegrityError(
+            f"{info.key}: {info.size_bytes} bytes, {chunk.num_bytes} in the manifest",
+            hint="The shard or its manifest is damaged; write it again.",
+            key=info.key,
+        )
+    return msgspec.structs.replace(info, crc32c=chunk.crc32c or info.crc32c)
+
+
+def _expected(
+    table: SplitTable, chunks: Mapping[str, Chunk], request: IndexRequest
+) -> dict[int, int]:
+    if request.view_identity is not None:
+        return {}
+    return {
+        number: chunks[info.key].num_samples
+        for number, info in enumerate(table.objects)
+        if info.key in chunks
+    }
+
+
+def _fill_counts(index: StreamIndex) -> None:
+    """Take counts from the file of an earlier run, and from the manifest for uncut objects."""
+    counts = index.counts
+    if index.count_file is not None and bool((counts < 0).any()):
+        saved = index.count_file.load(len(counts))
+        if saved is not None:
+            counts[counts < 0] = saved[counts < 0]
+    first = np.searchsorted(index.table.object_of, np.arange(len(index.table.objects) + 1))
+    for number, expected in index.expected.items():
+        start, end = int(first[number]), int(first[number + 1])
+        if end - start == 1 and counts[start] < 0:
+            counts[start] = expected

@@ -1,0 +1,205 @@
+"""One `iter()` of a stream in one reader: delivers samples or batches, and always knows where it stands."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from brain.ml.dataset_shards.epoch_clock import EpochClock, Turn
+from brain.ml.dataset_shards.epoch_plan import EpochCounts, EpochPlan, EpochStart
+from brain.ml.dataset_shards.epoch_reader import Block, EpochReader
+from brain.ml.dataset_shards.lane_walk import LaneHint
+from brain.ml.dataset_shards.stream_index import StreamIndex
+from brain.ml.dataset_shards.window_reader import Unreadable
+from tools_utilities.errors import DataError, RecordError
+
+
+class Standing(NamedTuple):
+    """Where a stream stands, over all ranks and workers."""
+
+    epoch: int
+    position: int
+    hint: LaneHint | None = None
+
+
+class Batch(NamedTuple):
+    """One batch, and where the stream stands once it has been delivered."""
+
+    samples: list[Any]
+    standing: Standing
+
+
+@dataclass
+class StreamTotals:
+    """What a process has read since its stream was made."""
+
+    samples: int = 0
+    bad: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    """Records that are no samples by their format's rules, by reason."""
+    missing: set[str] = field(default_factory=set)
+    """Keys of objects that were gone."""
+    dropped: int = 0
+    padded: int = 0
+    open_seconds: float = 0.0
+    read_seconds: float = 0.0
+    checkpoints: int = 0
+
+
+class Iteration:
+    """One pass of one reader. Its generators close the splits when they end or are closed."""
+
+    def __init__(
+        self,
+        index: StreamIndex,
+        plan: EpochPlan,
+        clock: EpochClock,
+        turn: Turn,
+        totals: StreamTotals,
+    ) -> None:
+        self.turn = turn
+        self.seen = EpochCounts()
+        self._index = index
+        self._plan = plan
+        self._clock = clock
+        self._totals = totals
+        self._reader = EpochReader(plan, index.counts)
+        self._slot = plan.start.slot
+        self.num_samples = 0
+        """Samples delivered; in `totals` once a pass has ended."""
+        self._finished = False
+        self._usable_batch = 1
+
+    @property
+    def start(self) -> EpochStart:
+        """Where it began."""
+        return self._plan.start
+
+    @property
+    def at_end(self) -> bool:
+        """Whether this reader has nothing left to deliver, as far as is known."""
+        num_slots = self._reader.num_slots
+        return self._finished or (num_slots is not None and self._slot >= num_slots)
+
+    @property
+    def slot(self) -> int:
+        """Own samples delivered since `start.position`."""
+        return self._slot
+
+    def samples(self) -> Iterator[Any]:
+        """Yield sample after sample."""
+        for block in self._blocks():
+            slot = block.slot
+            for entry in block.entries:
+                if type(entry) is Unreadable:
+                    self._skip(entry)
+                    self._slot = slot = slot + 1
+                    continue
+                self._slot = slot = slot + 1
+                self.num_samples += 1
+                yield entry
+        self._finished = True
+
+    def batches(self, *, drop_last: bool) -> Iterator[Batch]:
+        """Yield batches of the plan's size; the last may be shorter, as may one with bad records."""
+        size = self._plan.share.batch_size
+        self._usable_batch = size if drop_last else 1
+        held: list[Any] = []
+        for block in self._blocks():
+            held += block.entries
+            done = len(held) - len(held) % size
+            for start in range(0, done, size):
+                yield from self._batch(held[start : start + size])
+            del held[:done]
+        if held and not drop_last:
+            yield from self._batch(held)
+        self._finished = True
+
+    def standing(self) -> Standing:
+        """Return where the stream stands now that so much has been delivered."""
+        share, start = self._plan.share, self._plan.start
+        turns = share.turn(self._slot - 1) + 1 if self._slot else 0
+        rank_samples, total = self._reader.rank_samples, self._reader.total
+        ended = (
+            rank_samples is not None and turns >= rank_samples - rank_samples % self._usable_batch
+        )
+        if self._finished or (ended and turns > 0):
+            return Standing(start.epoch + 1, 0)
+        position = start.position + turns * share.world_size
+        position = position if total is None else min(position, total)
+        return Standing(start.epoch, position, self._reader.hint_at(position) or start.hint)
+
+    def _batch(self, entries: list[Any]) -> Iterator[Batch]:
+        good = [entry for entry in entries if type(entry) is not Unreadable]
+        if len(good) < len(entries):
+            for entry in entries:
+                if type(entry) is Unreadable:
+                    self._skip(entry)
+        self._slot += len(entries)
+        self.num_samples += len(good)
+        if good:
+            yield Batch(good, self.standing())
+        elif self._plan.share.world_size > 1:
+            raise DataError(
+                f"none of the {len(entries)} records of a batch can be read",
+                hint="The other ranks have this batch; use a larger batch size or repair the data.",
+            )
+
+    def _blocks(self) -> Iterator[Block]:
+        yield from self._read()
+        if self._used_up():
+            # A state saved after an epoch's last sample: this iteration is the next epoch.
+            start = EpochStart(epoch=self._plan.start.epoch + 1)
+            self._clock.shift(self.turn, start.epoch)
+            self._plan = replace(self._plan, start=start)
+            self._slot = 0
+            self._reader = EpochReader(self._plan, self._index.counts)
+            yield from self._read()
+
+    def _used_up(self) -> bool:
+        start, share, total = self._plan.start, self._plan.share, self._reader.total
+        if start.position == 0 or start.slot or total is None:
+            return False
+        rest = max(0, total - start.position)
+        samples = rest // share.world_size if share.equalize == "drop" else rest
+        return samples - samples % self._usable_batch == 0
+
+    def _read(self) -> Iterator[Block]:
+        reader, started = self._reader, time.perf_counter()
+        unknown = int((self._index.counts < 0).sum())
+        try:
+            yield from reader.blocks()
+            self._index.check_manifest()
+        finally:
+            reader.close()
+            self._add(reader.seen, time.perf_counter() - started)
+            if unknown != int((self._index.counts < 0).sum()):
+                self._index.save_counts()
+
+    def _add(self, seen: EpochCounts, seconds: float) -> None:
+        self.seen = seen
+        totals = self._totals
+        totals.samples += self.num_samples
+        self.num_samples = 0
+        totals.dropped += seen.dropped
+        totals.padded += seen.padded
+        totals.missing |= seen.missing
+        for reason, count in seen.skipped.items():
+            totals.skipped[reason] = totals.skipped.get(reason, 0) + count
+        totals.open_seconds += seen.open_seconds
+        totals.read_seconds += seconds
+
+    def _skip(self, entry: Unreadable) -> None:
+        """Count a slot that is left out, or raise why it may not be."""
+        error, tolerance = entry.error, self._plan.tolerance
+        if not isinstance(error, RecordError):
+            return  # a missing object: on_missing=skip has let it through and counted it
+        if tolerance.on_bad != "skip":
+            raise error
+        self._totals.bad += 1
+        if self._clock.count_bad(self.turn) > tolerance.bad_budget:
+            raise DataError(
+                f"more than {tolerance.bad_budget} records cannot be read; the last: {error}",
+                hint="Repair the data, or raise bad_budget.",
+                **error.detail,
+            ) from error
