@@ -176,8 +176,8 @@ class _SampleTokens:
     def _checked(self, row: int, ids: Any) -> Tokens:
         if isinstance(ids, np.ndarray) and ids.dtype.kind == "u" and self._num_ids == _MAX_IDS:
             return ids.astype(np.uint32)
-        for value in ids:
-            whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+        for value in ids.tolist() if isinstance(ids, np.ndarray) else ids:
+            whole = isinstance(value, int) and not isinstance(value, bool)
             if not whole or not 0 <= value < self._num_ids:
                 raise self._bad(row, _why(value, self._num_ids), value)
         return np.array(ids, np.uint32)
