@@ -14,7 +14,7 @@ from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.input import Input, create_input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
-from prompt_toolkit.layout import FormattedTextControl, Layout, Window
+from prompt_toolkit.layout import FormattedTextControl, HSplit, Layout, Window
 from prompt_toolkit.output import Output
 from prompt_toolkit.output.vt100 import Vt100_Output
 
@@ -105,9 +105,12 @@ class Menu:
             about = f"{' · '.join(facts)} · score {score}{why}"
             rows.extend(("", line) for line in fold(about, width, indent=" " * 10))
         rows.extend(("", line) for text in self.below for line in fold(text, width, indent="  "))
-        rows.extend(("", line) for line in fold(f"{KEYS_HELP} · {PICK_HELP}", width))
-        rows.append(("bold", f"> {shown(self.typed)}"))
         return rows, cursor_row
+
+    def footer(self, width: int) -> list[tuple[str, str]]:
+        """Return the lines that stay at the bottom: what the keys do, and what was typed."""
+        rows = [("", line) for line in fold(f"{KEYS_HELP} · {PICK_HELP}", width)]
+        return [*rows, ("bold", f"> {shown(self.typed)}")]
 
 
 def pick_by_keys(
@@ -140,16 +143,27 @@ def _size_of(stream: TextIO) -> Size:
 def run_menu(menu: Menu, keys: Input, output: Output, fit: Callable[[str], str]) -> list[int]:
     """Show `menu` on any prompt-toolkit input and output until it ends."""
 
-    def formatted() -> StyleAndTextTuples:
-        rows, _ = menu.lines(output.get_size().columns - 1)
+    def width() -> int:
+        return output.get_size().columns - 1
+
+    def text_of(rows: list[tuple[str, str]]) -> StyleAndTextTuples:
         return [(style, fit(text) + "\n") for style, text in rows]
 
-    def cursor() -> Point:
-        return Point(x=0, y=menu.lines(output.get_size().columns - 1)[1])
-
-    control = FormattedTextControl(formatted, get_cursor_position=cursor, show_cursor=False)
+    above = FormattedTextControl(
+        lambda: text_of(menu.lines(width())[0]),
+        get_cursor_position=lambda: Point(x=0, y=menu.lines(width())[1]),
+        show_cursor=False,
+    )
+    below = FormattedTextControl(lambda: text_of(menu.footer(width())), show_cursor=False)
+    layout = HSplit(
+        [
+            Window(above, always_hide_cursor=True, dont_extend_height=True),
+            # The list scrolls when there is no room; this stays in sight.
+            Window(below, height=lambda: len(menu.footer(width())), dont_extend_height=True),
+        ]
+    )
     app: Application[list[int]] = Application(
-        layout=Layout(Window(control, always_hide_cursor=True)),
+        layout=Layout(layout),
         key_bindings=_bindings(menu),
         input=keys,
         output=output,

@@ -142,4 +142,7 @@ def test_menu_lines_hold_names_whole_and_the_preview():
     assert LONG in joined
     assert "record of" in joined
     assert rows[cursor][0] == "reverse"
-    assert all(width_of(text) <= 40 for _, text in rows)
+    menu.type("7")
+    footer = menu.footer(40)
+    assert footer[-1] == ("bold", "> 7")
+    assert all(width_of(text) <= 40 for _, text in [*rows, *footer])
