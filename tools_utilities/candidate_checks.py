@@ -6,6 +6,7 @@ from tools_utilities.errors import DataError
 from tools_utilities.folder_walk import Walk
 from tools_utilities.manifest import FLAT, MASTER, load_manifest
 from tools_utilities.object_store import ObjectStore
+from tools_utilities.shard_format import shard_formats
 from tools_utilities.shard_groups import Candidate
 
 
@@ -24,6 +25,11 @@ def why_not(candidate: Candidate, limits: Limits) -> tuple[str, ...]:
     if candidate.median_bytes < limits.min_bytes:
         reasons.append(f"median {candidate.median_bytes:,.0f} B, below {limits.min_bytes:,.0f} B")
     return tuple(reasons)
+
+
+def is_group(candidate: Candidate, limits: Limits) -> bool:
+    """Tell whether a candidate is a group by itself."""
+    return candidate.kind in shard_formats() and not why_not(candidate, limits)
 
 
 def manifest_says(

@@ -20,7 +20,6 @@ HOLDOUTS = ("val", "test")
 
 _SPLIT_WORDS = {
     "train": "train",
-    "training": "train",
     "trn": "train",
     "val": "val",
     "valid": "val",
@@ -31,14 +30,16 @@ _SPLIT_WORDS = {
     "holdout": "val",
     "heldout": "val",
     "test": "test",
-    "testing": "test",
     "tst": "test",
 }
+_WHOLE_NAMES = {"training": "train", "testing": "test"}
+"""Split words only when nothing else stands beside them: `parquet-testing` is no hold-out."""
 _MANIFESTS = frozenset(
     {
         "manifest.json",
         "manifest.jsonl",
         "master_metadata.json",
+        "claim.json",
         "metadata.json",
         "dataset_info.json",
         "dataset_infos.json",
@@ -62,6 +63,8 @@ _CODEC = re.compile(
 _OF = re.compile(r"(?P<stem>.*?)(?P<run>[0-9]+)[-_]of[-_](?P<total>[0-9]+)(?:[-_.].*)?")
 _SPARK = re.compile(r"(?P<stem>part-(?:[rm]-)?)(?P<run>[0-9]{5,})(?:[-.].*)?")
 _TRAILING = re.compile(r"(?P<stem>.*?)(?P<run>(?:(?<![0-9A-Za-z])[0-9]+[-_.])*[0-9]+)")
+# A remark after the number: `case-043-INVALID`.
+_MIDDLE = re.compile(r"(?P<stem>.*?(?:[-_.]|^))(?P<run>[0-9]{3,})[-_.](?P<tail>[A-Za-z][^/]*)")
 _SHARD_FOLDER = re.compile(
     r"(?:shard|part|partition|bucket)s?[-_.]?[0-9]+|0[0-9]*|[0-9]{1,3}", re.IGNORECASE
 )
@@ -142,7 +145,7 @@ def parse_name(name: str) -> ShardName | None:
     base = base.removesuffix(_suffix(base))
     while (shorter := _CODEC.sub("", base)) != base:
         base = shorter
-    for pattern in (_OF, _SPARK, _TRAILING):
+    for pattern in (_OF, _SPARK, _TRAILING, _MIDDLE):
         found = pattern.fullmatch(base)
         if found:
             break
@@ -225,6 +228,8 @@ def split_word(text: str) -> str | None:
     `www_farodevigo` says nothing; `dev-clean` says val.
     """
     words = [_SPLIT_WORDS.get(word.lower()) for word in _WORD.findall(text)]
+    if len(words) == 1 and words[0] is None:
+        return _WHOLE_NAMES.get(_WORD.findall(text)[0].lower())
     return next((word for word in reversed(words) if word), None)
 
 

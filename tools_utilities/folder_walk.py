@@ -141,12 +141,11 @@ def _sample(siblings: list[str]) -> list[str]:
 
 def list_one(store: ObjectStore, prefix: str, *, in_full: bool = False) -> FolderListing:
     """List one folder; a folder that may not be listed comes back with `denied`."""
-    pages = store.list_folder(prefix, max_pages=None if in_full else 1)
     objects: list[ObjectInfo] = []
     folders: list[str] = []
     entries = 0
     try:
-        for page in pages:
+        for page in store.list_folder(prefix, max_pages=None if in_full else 1):
             objects.extend(page.objects)
             folders.extend(page.prefixes)
             entries = len(page.objects) + len(page.prefixes)

@@ -9,6 +9,7 @@ spread over, so that no hold-out ever scores above another group.
 
 import math
 from collections import Counter
+from collections.abc import Callable, Iterable
 from statistics import median
 
 import msgspec
@@ -50,7 +51,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool
     shard_folders: bool = False
     alone: bool = False
-    """The only candidate of its folder."""
+    """The only group of its folder, and the only series of its format there."""
 
     @property
     def prefix(self) -> str:
@@ -85,18 +86,24 @@ class Rating(msgspec.Struct, frozen=True, kw_only=True):
     holdout: bool
 
 
-def find_candidates(walk: Walk) -> list[Candidate]:
-    """Return the candidates of every folder that was looked into."""
+def find_candidates(walk: Walk, is_group: Callable[[Candidate], bool]) -> list[Candidate]:
+    """Return the candidates of every folder that was looked into.
+
+    `is_group` tells whether one has enough objects of enough size.
+    """
     members = _member_folders(walk)
     found: list[Candidate] = []
     for listing in walk.folders.values():
         if listing.prefix not in members:
-            found.extend(_of_folder(listing, walk, members))
+            found.extend(_of_folder(listing, walk, members, is_group))
     return found
 
 
 def _of_folder(
-    listing: FolderListing, walk: Walk, members: dict[str, tuple[str, str]]
+    listing: FolderListing,
+    walk: Walk,
+    members: dict[str, tuple[str, str]],
+    is_group: Callable[[Candidate], bool],
 ) -> list[Candidate]:
     named: dict[str, list[ObjectInfo]] = {}
     for info in listing.data:
@@ -114,8 +121,17 @@ def _of_folder(
     for candidate in _of_shard_folders(listing, walk, members):
         found.setdefault((candidate.stem, candidate.kind), candidate)
     return [
-        msgspec.structs.replace(candidate, alone=len(found) == 1) for candidate in found.values()
+        msgspec.structs.replace(candidate, alone=_is_alone(candidate, found.values(), is_group))
+        for candidate in found.values()
     ]
+
+
+def _is_alone(
+    candidate: Candidate, found: Iterable[Candidate], is_group: Callable[[Candidate], bool]
+) -> bool:
+    """Tell whether a folder's prefix means this candidate: no other series, no other group."""
+    others = (other for other in found if other is not candidate)
+    return not any(other.kind == candidate.kind or is_group(other) for other in others)
 
 
 def _of_shard_folders(

@@ -78,6 +78,7 @@ def test_what_may_be_data_has_none(key: str):
         ("train-old-3.jsonl", "train-old-", (3,), None),
         ("shard_003", "shard_", (3,), None),
         ("train-00004", "train-", (4,), None),
+        ("case-043-INVALID.parquet", "case-", (43,), None),
     ],
 )
 def test_names_come_apart_at_the_shard_number(name: str, stem: str, numbers, total):
@@ -146,6 +147,8 @@ def test_a_folder_of_numbered_names_is_a_series_without_padding():
         ("c4-eval.", "val"),
         ("test-other", "test"),
         ("latest", None),
+        ("parquet-testing", None),
+        ("testing", "test"),
     ],
 )
 def test_only_whole_words_tell_a_split(text: str, split: str | None):

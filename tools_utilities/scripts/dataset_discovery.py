@@ -18,7 +18,7 @@ if not __package__ and str(Path(__file__).parents[2]) not in sys.path:
 
 import msgspec
 
-from tools_utilities.candidate_checks import Limits, manifest_says, why_not
+from tools_utilities.candidate_checks import Limits, is_group, manifest_says, why_not
 from tools_utilities.console import SCHEMA, Console, Surroundings
 from tools_utilities.decode_probe import Probe, probe
 from tools_utilities.errors import DataNotFoundError, QuarkError
@@ -164,7 +164,7 @@ def find_groups(
     ignored = {prefix: ignored_in(listing) for prefix, listing in walk.folders.items()}
     rated = [
         _group(store, walk, candidate, limits, _ignored_below(candidate, ignored))
-        for candidate in find_candidates(walk)
+        for candidate in find_candidates(walk, lambda candidate: is_group(candidate, limits))
     ]
     rated = _best_first(rated)
     qualifying = [found for found in rated if found.group.qualifies]
