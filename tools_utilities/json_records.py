@@ -61,10 +61,10 @@ def index_json_lines(view: memoryview) -> tuple[Offsets, npt.NDArray[np.bool_] |
     return kept, irregular if irregular.any() else None
 
 
-def decode_objects(pieces: list[memoryview]) -> list[Sample] | None:
+def decode_objects(pieces: list[memoryview], *, separator: bytes = b"") -> list[Sample] | None:
     """Decode regular records in one go, or return None: then they need `ExactJson`, one by one."""
     try:
-        samples: list[Sample] = _objects.decode_lines(b"".join(pieces))
+        samples: list[Sample] = _objects.decode_lines(separator.join(pieces))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return samples if len(samples) == len(pieces) else None
