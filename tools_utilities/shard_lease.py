@@ -35,6 +35,15 @@ class Phase(Enum):
     LOST = "lost"
 
 
+_AFTER = {
+    "claim": Phase.HOLD,
+    "renew": Phase.HOLD,
+    "complete": Phase.DONE,
+    "release": Phase.IDLE,
+    "reset": Phase.IDLE,
+}
+
+
 class Version(msgspec.Struct, frozen=True):
     """A record as read: None stands for an absent object."""
 
@@ -149,6 +158,25 @@ class ShardLease:
         freed = msgspec.structs.replace(self._next(state="free"), last_error=error)
         self._write("release", freed)
 
+    def reset(self, *, force: bool = False) -> bool:
+        """Set the shard free, as its operator; False when it changed in the meantime.
+
+        A done shard is left alone unless `force`, the one exception to "done is final".
+        """
+        before = self.look()
+        if before is None or (before.state == "done" and not force):
+            return before is None
+        freed = ClaimRecord(
+            gen=before.gen + 1,
+            owner=self.owner,
+            state="free",
+            seq=0,
+            lease_seconds=before.lease_seconds,
+            attempts=before.attempts,
+            last_error=before.last_error,
+        )
+        return self._write("reset", freed) is Phase.IDLE
+
     def in_danger(self) -> bool:
         """Say whether the lease is so old that work must stop until a renewal succeeds."""
         return self._clock.now() - self._good_sent >= DANGER_FACTOR * self._lease_seconds
@@ -210,7 +238,7 @@ class ShardLease:
         self.version = version
         self._good_sent = sent
         self._first_seen = self._clock.now()
-        self.phase = {"complete": Phase.DONE, "release": Phase.IDLE}.get(operation, Phase.HOLD)
+        self.phase = _AFTER[operation]
         return self.phase
 
     def _put(self, new: ClaimRecord) -> str | None:

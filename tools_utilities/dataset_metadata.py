@@ -1,0 +1,70 @@
+"""The documented metadata of a sharded dataset: `shard_NNN/metadata.json` and `master_metadata.json`.
+
+The master is written last: its presence means that every shard arrived. Its statuses are written
+once and never again; claims have records of their own.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from tools_utilities.manifest import Chunk
+from tools_utilities.sharding_progress import Round
+
+BYTES_PER_MB = 1_000_000
+
+
+def shard_chunks(rounds: Sequence[Round], num_shards: int) -> list[list[Chunk]]:
+    """Return each shard's chunks in order."""
+    return [
+        [finished.chunks[shard] for finished in rounds if shard in finished.chunks]
+        for shard in range(num_shards)
+    ]
+
+
+def shard_metadata(shard_id: int, total_shards: int, chunks: Sequence[Chunk]) -> dict[str, Any]:
+    """Return the content of one shard's metadata.json."""
+    return {
+        "shard_id": shard_id,
+        "total_shards": total_shards,
+        "status": "available",
+        "total_tasks": sum(chunk.num_samples for chunk in chunks),
+        "num_chunks": len(chunks),
+        "chunks": [_chunk_metadata(number, chunk) for number, chunk in enumerate(chunks)],
+        "assigned_to": None,
+        "started_at": None,
+        "completed_at": None,
+    }
+
+
+def _chunk_metadata(chunk_id: int, chunk: Chunk) -> dict[str, Any]:
+    num_bytes = chunk.num_bytes or 0
+    return {
+        "chunk_id": chunk_id,
+        "file": chunk.key.rpartition("/")[2],
+        "num_tasks": chunk.num_samples,
+        "size_mb": round(num_bytes / BYTES_PER_MB, 6),
+        "bytes": num_bytes,
+        "crc32c": chunk.crc32c,
+        "sha256": chunk.sha256,
+    }
+
+
+def master_metadata(shards: Sequence[Sequence[Chunk]], chunk_bytes: int) -> dict[str, Any]:
+    """Return the content of master_metadata.json."""
+    size = chunk_bytes / BYTES_PER_MB
+    return {
+        "total_tasks": sum(chunk.num_samples for chunks in shards for chunk in chunks),
+        "num_shards": len(shards),
+        "chunk_size_mb": int(size) if size.is_integer() else size,
+        "shards": [
+            {"shard_id": number, "directory": f"shard_{number:03d}", "status": "available"}
+            for number in range(len(shards))
+        ],
+    }
+
+
+def encode_metadata(content: dict[str, Any]) -> bytes:
+    """Return metadata as people read it: indented JSON, the same bytes every time."""
+    return msgspec.json.format(msgspec.json.encode(content)) + b"\n"

@@ -1,0 +1,98 @@
+"""The contract of a sample source: what shards are made from, as numbered records in a fixed order.
+
+`tools_utilities/sample_sources/` holds one kind of source a file, each ending in `SAMPLE_SOURCE`.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, Protocol
+
+import msgspec
+
+from tools_utilities.errors import UsageError
+from tools_utilities.plugins import load_plugins
+from tools_utilities.shard_format import ReadOptions, Sample
+
+
+class SourceOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a source is read."""
+
+    read: ReadOptions = ReadOptions()
+    json_bytes: bool = False
+    """Give records that are JSON lines as their own bytes (checked), so that they can be copied."""
+    endpoint_url: str | None = None
+    profile: str | None = None
+    region: str | None = None
+    split: str | None = None
+    """Hugging Face: which split; default `train`."""
+    config: str | None = None
+    """Hugging Face: which configuration."""
+    load_kwargs: dict[str, Any] = {}
+    """Hugging Face: further arguments of `load_dataset`."""
+
+
+class SourceBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """Consecutive records of a source; block borders depend on the source alone."""
+
+    first: int
+    """Number of the first record, from 0 over the whole source."""
+    records: list[Sample] | list[bytes]
+    sizes: list[int]
+    """Bytes of each record: its own, or its share of what it was read from."""
+    position: Mapping[str, int]
+    """Where the record after `first` + k is: `Source.blocks(position_after(block, k))`."""
+
+
+class Source(Protocol):
+    """One opened source."""
+
+    uri: str
+    fingerprint: str
+    """Of everything that decides the records: names, sizes, versions; equal means equal records."""
+
+    def blocks(self, start: int, position: Mapping[str, int] | None) -> Iterator[SourceBlock]:
+        """Yield blocks whose first record is number `start`; `position` finds it without reading on.
+
+        `position` is a block's own, with `index` raised by the records already taken from it.
+        """
+        ...
+
+
+class SampleSource(Protocol):
+    """One kind of source."""
+
+    name: str
+
+    def takes(self, uri: str) -> bool:
+        """Say whether this kind reads the address."""
+        ...
+
+    def open(self, uri: str, options: SourceOptions) -> Source:
+        """Look at the source (list it, read its description); read no records yet.
+
+        Raises:
+            DataNotFoundError: nothing is there.
+            UsageError: it cannot be read with what is installed or known.
+        """
+        ...
+
+
+@cache
+def sample_sources() -> dict[str, Any]:
+    """Return every kind of source by name."""
+    return load_plugins("tools_utilities.sample_sources", "SAMPLE_SOURCE")
+
+
+def open_source(uri: str, options: SourceOptions) -> Source:
+    """Return the opened source of an address (a path counts as one).
+
+    Raises:
+        UsageError: no kind of source reads it.
+    """
+    for kind in sample_sources().values():
+        if kind.takes(uri):
+            source: Source = kind.open(uri, options)
+            return source
+    raise UsageError(
+        f"{uri}: no source reads this", hint=f"Known kinds: {', '.join(sample_sources())}."
+    )

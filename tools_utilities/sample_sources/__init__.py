@@ -1,0 +1,1 @@
+"""One sample source a file; each ends in SAMPLE_SOURCE."""

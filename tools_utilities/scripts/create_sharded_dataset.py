@@ -1,0 +1,215 @@
+"""Makes a sharded dataset from JSONL, Parquet, text, tar or a Hugging Face dataset.
+
+    python tools_utilities/scripts/create_sharded_dataset.py --input_file tasks.jsonl \
+        --output_dir sharded --num_shards 8 --chunk_size_mb 100 --verbose
+
+Input and output may be local or in any store. It can be killed at any moment and run again: the
+result is the same bytes. Exit codes: design of the program (0 ok, 2 usage, 3 data, 4 permission …).
+"""
+
+import argparse
+import functools
+import hashlib
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tools_utilities.chunk_publisher import move_into, upload_to
+from tools_utilities.dataset_metadata import (
+    BYTES_PER_MB,
+    encode_metadata,
+    master_metadata,
+    shard_chunks,
+    shard_metadata,
+)
+from tools_utilities.errors import DataNotFoundError, ObjectNotFoundError, QuarkError, UsageError
+from tools_utilities.object_store import ObjectStore, open_store
+from tools_utilities.sample_source import SourceOptions, open_source
+from tools_utilities.scripts.shard_manager import locate_dataset
+from tools_utilities.sharded_dataset import Publisher, ShardingPlan, ShardingRun
+from tools_utilities.sharding_progress import Progress
+
+STAGING = ".quark-staging"
+FINISHED = ".quark-finished.json"
+
+
+def create_sharded_dataset(
+    input_file: str,
+    output_dir: str,
+    plan: ShardingPlan,
+    *,
+    options: SourceOptions | None = None,
+    state_dir: Path | None = None,
+    report: Callable[[int], None] = lambda _samples: None,
+) -> dict[str, Any]:
+    """Make the dataset and return its master metadata; a finished one is left as it is.
+
+    Raises:
+        ChangedError: the output was made, or begun, from another source or with other settings.
+        UsageError: no records, or a plan that makes no sense.
+        RecordError: a record cannot be read; names file and place. Finished chunks are kept.
+    """
+    _check(plan)
+    options = options or SourceOptions()
+    wanted = msgspec.structs.replace(options, json_bytes=plan.format == "jsonl")
+    source = open_source(input_file, wanted)
+    spec, prefix = locate_dataset(output_dir)
+    store = open_store(spec)
+    done = _finished(store, prefix)
+    if done is not None:
+        _require_same(done, msgspec.to_builtins(plan.header(source)), output_dir)
+        return _read_json(store, f"{prefix}master_metadata.json") or {}
+    run = ShardingRun(
+        source,
+        plan,
+        Progress(_progress_path(output_dir, state_dir)),
+        _publisher(output_dir, store, prefix, state_dir),
+        report,
+    )
+    rounds = run.run()
+    master = _write_metadata(store, prefix, shard_chunks(rounds, plan.num_shards), plan)
+    store.put(f"{prefix}{FINISHED}", msgspec.json.encode(plan.header(source)))
+    Progress(_progress_path(output_dir, state_dir)).remove()
+    shutil.rmtree(_staging(output_dir, state_dir), ignore_errors=True)
+    return master
+
+
+def _check(plan: ShardingPlan) -> None:
+    if plan.num_shards < 1:
+        raise UsageError(f"num_shards={plan.num_shards}: at least 1")
+    if plan.chunk_bytes < 1:
+        raise UsageError("chunk_size_mb: more than 0")
+
+
+def _local_folder(output_dir: str) -> Path | None:
+    if "://" not in output_dir:
+        return Path(output_dir).expanduser().resolve()
+    return None
+
+
+def _work_folder(output_dir: str, state_dir: Path | None) -> Path:
+    """Return where a remote output's progress and unfinished chunks are kept on this machine."""
+    base = state_dir or Path.home() / ".local/state/quark/sharding"
+    return base / hashlib.sha256(output_dir.rstrip("/").encode()).hexdigest()[:24]
+
+
+def _progress_path(output_dir: str, state_dir: Path | None) -> Path:
+    local = _local_folder(output_dir)
+    folder = local or _work_folder(output_dir, state_dir)
+    return folder / ".quark-progress.jsonl"
+
+
+def _staging(output_dir: str, state_dir: Path | None) -> Path:
+    local = _local_folder(output_dir)
+    return (local or _work_folder(output_dir, state_dir)) / STAGING
+
+
+def _publisher(
+    output_dir: str, store: ObjectStore, prefix: str, state_dir: Path | None
+) -> Publisher:
+    local = _local_folder(output_dir)
+    publish = (
+        functools.partial(move_into, local)
+        if local
+        else functools.partial(upload_to, store, prefix)
+    )
+    return Publisher(_staging(output_dir, state_dir), publish)
+
+
+def _read_json(store: ObjectStore, key: str) -> dict[str, Any] | None:
+    try:
+        body = store.get(key)
+    except (ObjectNotFoundError, DataNotFoundError):
+        return None
+    try:
+        return msgspec.json.decode(b"".join(body), type=dict[str, Any])
+    finally:
+        body.close()
+
+
+def _finished(store: ObjectStore, prefix: str) -> dict[str, Any] | None:
+    if _read_json(store, f"{prefix}master_metadata.json") is None:
+        return None
+    return _read_json(store, f"{prefix}{FINISHED}") or {}
+
+
+def _require_same(done: dict[str, Any], wanted: dict[str, Any], output_dir: str) -> None:
+    if done != wanted:
+        raise UsageError(
+            f"{output_dir}: holds a dataset made from something else or with other settings",
+            hint="Choose another --output_dir, or delete that one first.",
+        )
+
+
+def _write_metadata(
+    store: ObjectStore, prefix: str, shards: list[list[Any]], plan: ShardingPlan
+) -> dict[str, Any]:
+    for number, chunks in enumerate(shards):
+        content = encode_metadata(shard_metadata(number, len(shards), chunks))
+        store.put(f"{prefix}shard_{number:03d}/metadata.json", content)
+    master = master_metadata(shards, plan.chunk_bytes)
+    # master last: its presence means every shard arrived
+    store.put(f"{prefix}master_metadata.json", encode_metadata(master))
+    return master
+
+
+class _Reporter:
+    """Samples and rate on stderr, at most twice a second."""
+
+    def __init__(self, stream: Any, clock: Callable[[], float]) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._begun = clock()
+        self._last = 0.0
+
+    def __call__(self, samples: int) -> None:
+        now = self._clock()
+        if now - self._last >= 0.5:  # noqa: PLR2004 - twice a second
+            self._last = now
+            rate = samples / max(now - self._begun, 1e-9)
+            self._stream.write(f"{samples:,} samples, {rate:,.0f}/s\n")
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Make a sharded dataset.")
+    parser.add_argument("--input_file", required=True, help="file, folder, store URI or hf://NAME")
+    parser.add_argument("--output_dir", required=True, help="folder or store URI")
+    parser.add_argument("--num_shards", type=int, default=8)
+    parser.add_argument("--chunk_size_mb", type=float, default=100, help="fractions allowed")
+    formats = ("jsonl", "parquet", "webdataset", "txt", "tokens")
+    parser.add_argument("--format", default="jsonl", choices=formats)
+    parser.add_argument("--compression", choices=("gzip", "zstd"))
+    parser.add_argument("--max_samples", type=int)
+    parser.add_argument("--verbose", action="store_true")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the dataset the arguments ask for; the summary is one line on stdout."""
+    options = _parse(arguments)
+    plan = ShardingPlan(
+        num_shards=options.num_shards,
+        chunk_bytes=round(options.chunk_size_mb * BYTES_PER_MB),
+        format=options.format,
+        compression=options.compression,
+        max_samples=options.max_samples,
+    )
+    report = _Reporter(sys.stderr, time.monotonic) if options.verbose else lambda _samples: None
+    try:
+        master = create_sharded_dataset(options.input_file, options.output_dir, plan, report=report)
+    except QuarkError as error:
+        sys.stderr.write(f"error: {error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
+        return error.exit_code
+    sys.stdout.write(
+        f"{master['total_tasks']} samples in {master['num_shards']} shards: {options.output_dir}\n"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""How far a sharding run has come: an append-only file, one line a finished round.
+
+A line is written after its chunks are safe, so what it says can be trusted after a kill at any
+moment; a torn last line is as if it had never been written.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from tools_utilities.errors import ChangedError
+from tools_utilities.manifest import Chunk
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What the run makes of what; a run goes on only under the same one."""
+
+    schema: int = 1
+    source: str
+    fingerprint: str
+    """Of the source's content."""
+    settings: dict[str, str | int | None]
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """The state after a round: everything before it is in finished chunks."""
+
+    samples: int
+    """Records of the source dealt so far."""
+    position: Mapping[str, int]
+    """Where the next record is in the source."""
+    chunks: dict[int, Chunk]
+    """Shard → its chunk of this round; a shard that got no record has none."""
+
+
+class Progress:
+    """The progress file of one output."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def load(self, header: Header) -> list[Round]:
+        """Return the finished rounds, or none when nothing was begun.
+
+        Raises:
+            ChangedError: it was begun from another source or with other settings.
+        """
+        try:
+            lines = self._path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return []
+        if len(lines) < 2:  # noqa: PLR2004 - a header without its line end is torn
+            return []
+        begun = msgspec.json.decode(lines[0], type=Header)
+        if begun != header:
+            raise ChangedError(
+                f"{self._path}: begun with {_difference(begun, header)}",
+                hint="Delete this file to start again, or run with what it was begun with.",
+            )
+        # What follows the last line end was never finished.
+        return [msgspec.json.decode(line, type=Round) for line in lines[1:-1]]
+
+    def begin(self, header: Header) -> None:
+        """Start the file anew."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._path.with_suffix(".tmp")
+        with temporary.open("wb") as file:
+            file.write(msgspec.json.encode(header) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._path)
+
+    def cut_torn_line(self) -> None:
+        """Drop what follows the last line end, so that the next line starts clean."""
+        data = self._path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            os.truncate(self._path, whole)
+
+    def append(self, finished: Round) -> None:
+        """Add a round, durably."""
+        with self._path.open("ab") as file:
+            file.write(msgspec.json.encode(finished) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def remove(self) -> None:
+        """Forget the run: its manifest is written."""
+        self._path.unlink(missing_ok=True)
+
+
+def _difference(begun: Header, now: Header) -> str:
+    if begun.source != now.source:
+        return f"another source ({begun.source})"
+    if begun.fingerprint != now.fingerprint:
+        return f"{begun.source} as it was before it changed"
+    changed = [name for name, value in begun.settings.items() if now.settings.get(name) != value]
+    return ", ".join(f"{name}={begun.settings[name]}" for name in changed) or "other settings"
