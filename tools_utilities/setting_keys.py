@@ -146,6 +146,7 @@ SETTING_KEYS: tuple[SettingKey, ...] = (
     _key("text_key", "text", "Field that holds the text."),
     _key("template", "text", "Text made of several fields: `{title}: {body}`."),
     _key("tokenizer", "text", "`bytes` or the path of a tokenizer.json.", default="bytes"),
+    _key("vocab_size", "int", "Tokens of the model; unset: the tokenizer's.", minimum=3),
     _slot("seq_len", "int", "Tokens in a sequence.", default=256, minimum=2),
     _key("pad_id", "int", "Padding token.", default=0, minimum=0),
     _key("eos_id", "int", "End token.", default=2, minimum=0),

@@ -1,4 +1,4 @@
-"""Token sequences out of splits: views that a stream lays over each open split.
+"""Token sequences out of splits: views (SplitView) that a stream lays over each open split.
 
 A sample is `{"tokens": array}` of at most seq_len + 1 tokens: seq_len inputs and, one further, their
 targets. Sequences are made within a split, in file order, so they are the same for every world
@@ -14,7 +14,7 @@ the records themselves are let go.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -29,16 +29,6 @@ from tools_utilities.token_rows import TokenRows, token_rows
 _READ_RECORDS = 256
 """Records decoded at a time while a split is tokenized."""
 PACKING_VERSION = 1
-
-
-class TokenView(Protocol):
-    """A view whose samples are token sequences (a SplitView of the stream)."""
-
-    identity: str
-
-    def open(self, split: OpenSplit) -> OpenSplit:
-        """Return the sequences of a split."""
-        ...
 
 
 class RunOfTokens:

@@ -39,8 +39,13 @@ class Progress(msgspec.Struct, kw_only=True):
 class RunLength(msgspec.Struct, frozen=True, kw_only=True):
     """What an epoch holds, so that progress can be told; recorded, never measured again in a run."""
 
-    epoch_samples: int
-    """Samples of an epoch; estimated for packed text."""
+    source_samples: tuple[int, ...]
+    """Samples of each source's epoch, as estimated from its bytes before the first step."""
+
+    @property
+    def epoch_samples(self) -> int:
+        """Samples of an epoch."""
+        return sum(self.source_samples)
 
 
 def epochs_done(progress: Progress, length: RunLength) -> float:

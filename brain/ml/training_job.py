@@ -68,6 +68,8 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     text_key: str | None = None
     template: str | None = None
     tokenizer: str = "bytes"
+    vocab_size: int | None = None
+    """Tokens of the model; None: the tokenizer's. Data with ready tokens may need more than bytes."""
     seq_len: int = 256
     pad_id: int = 0
     eos_id: int = 2

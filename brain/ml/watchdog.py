@@ -50,6 +50,19 @@ class Watchdog:
         """Look after the other ranks of this machine too; `peers` by rank."""
         self._peers = list(peers)
 
+    def wait_for_cause(self) -> None:
+        """Give other ranks a moment to tell why an exchange with them broke; tell of a lost one."""
+        deadline = time.monotonic() + GRACE_SECONDS
+        while time.monotonic() < deadline and not self._failure.told:
+            lost = self._lost()
+            if lost:
+                self._failure.tell_lost(self._metrics, lost[0], self._peers[lost[0]].pid)
+                return
+            time.sleep(0.05)
+
+    def _lost(self) -> list[int]:
+        return [rank for rank, peer in enumerate(self._peers) if not peer.alive]
+
     def stop(self) -> None:
         """Stop looking: from here on ranks may end."""
         self._done.set()
@@ -72,7 +85,7 @@ class Watchdog:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _look_around(self) -> None:
-        lost = [rank for rank, peer in enumerate(self._peers) if not peer.alive]
+        lost = self._lost()
         if not lost and not self._failure.told:
             return
         # The main thread most often finds out by itself: its next exchange fails.

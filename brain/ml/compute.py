@@ -1,0 +1,91 @@
+"""Where and in which number format a model computes.
+
+Letters: B batch, T time, V vocabulary.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from brain.ml.process_group import World
+from brain.ml.token_source import Batch
+from brain.ml.training_job import TrainingJob
+from tools_utilities.errors import UsageError
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+IGNORED = -100
+"""Target of positions that do not count."""
+
+_AVAILABLE: dict[str, Callable[[], bool]] = {
+    "cuda": torch.cuda.is_available,
+    "mps": torch.backends.mps.is_available,
+    "cpu": lambda: True,
+}
+
+
+def choose_device(job: TrainingJob, world: World) -> torch.device:
+    """Return the device asked for, else cuda, else mps, else cpu; each local rank its own cuda one.
+
+    Raises:
+        UsageError: the device asked for is not there, or has too few for the ranks.
+    """
+    name = job.device or next(name for name, is_there in _AVAILABLE.items() if is_there())
+    if not _AVAILABLE[name]():
+        raise UsageError(
+            f"device={name}: not available on this machine", hint="Leave it out, or device=cpu."
+        )
+    if name != "cuda":
+        return torch.device(name)
+    if world.local_rank >= torch.cuda.device_count():
+        raise UsageError(
+            f"gpus={job.processes}: this machine has {torch.cuda.device_count()}",
+            hint="Ask for at most so many, or device=cpu.",
+        )
+    device = torch.device("cuda", world.local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def choose_precision(job: TrainingJob, device: torch.device) -> str:
+    """Return the number format asked for, else bf16 on cuda and fp32 elsewhere."""
+    return job.precision or ("bf16" if device.type == "cuda" else "fp32")
+
+
+def make_exact(precision: str, device: torch.device) -> None:
+    """Make fp32 runs on cuda the same from run to run, as they are on a cpu."""
+    if device.type == "cuda" and precision == "fp32":
+        torch.use_deterministic_algorithms(mode=True, warn_only=True)
+        torch.backends.cudnn.benchmark = False
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    """Return the context of a forward pass."""
+    if precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=DTYPES[precision])
+
+
+def make_scaler(precision: str, device: torch.device) -> torch.amp.GradScaler:
+    """Return the loss scaler; it does nothing but for fp16."""
+    return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+
+
+def loss_sum(model: nn.Module, batch: Batch, precision: str, device: torch.device) -> Tensor:
+    """Return the summed cross-entropy of a batch's targets, in nats; padding does not count."""
+    tokens_BT = batch.tokens_BT.to(device=device, dtype=torch.int64, non_blocking=True)
+    lengths_B = batch.lengths_B.to(device=device, non_blocking=True)
+    inputs_BT, targets_BT = tokens_BT[:, :-1], tokens_BT[:, 1:]
+    positions_T = torch.arange(1, tokens_BT.shape[1], device=device)
+    counted_BT = positions_T < lengths_B[:, None]
+    with autocast(precision, device):
+        logits_BTV = model(inputs_BT)
+    return functional.cross_entropy(
+        logits_BTV.flatten(0, 1).float(),
+        targets_BT.masked_fill(~counted_BT, IGNORED).flatten(),
+        ignore_index=IGNORED,
+        reduction="sum",
+    )

@@ -1,0 +1,64 @@
+"""The validation loss: mean over every target of every sample, whatever the world size."""
+
+from collections.abc import Sequence
+
+import msgspec
+import torch
+from torch import nn
+
+from brain.ml.compute import loss_sum
+from brain.ml.process_group import ProcessGroup
+from brain.ml.stop_request import StopRequest
+from brain.ml.token_source import TokenSource
+from tools_utilities.errors import DataError, RunStoppedError
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one."""
+
+    loss: float
+    """Nats a token."""
+    samples: int
+    tokens: int
+
+
+class Evaluator:
+    """Runs over the validation data, in file order, each sample once."""
+
+    def __init__(
+        self, sources: Sequence[TokenSource], batch_size: int, precision: str, device: torch.device
+    ) -> None:
+        self._loaders = [source.loader(batch_size) for source in sources]
+        self._precision = precision
+        self._device = device
+
+    @torch.no_grad()
+    def run(self, model: nn.Module, group: ProcessGroup, stop: StopRequest) -> Evaluation | None:
+        """Return the loss over all ranks; None when a stop was asked for meanwhile.
+
+        Raises:
+            DataError: there is nothing to evaluate.
+        """
+        model.eval()
+        # Summed on the device: reading each loss would wait for it.
+        total = torch.zeros((), dtype=torch.float64, device=self._device)
+        samples = tokens = stopped = 0
+        try:
+            with stop.interruptible():
+                for loader in self._loaders:
+                    loader.set_epoch(0)
+                    for batch in loader:
+                        total += loss_sum(model, batch, self._precision, self._device).double()
+                        samples += batch.num_samples
+                        tokens += batch.num_targets
+        except RunStoppedError:
+            stopped = 1
+        model.train()
+        loss, samples_all, tokens_all, stopped_all = group.total(
+            [float(total), samples, tokens, stopped]
+        )
+        if stopped_all:
+            return None
+        if not tokens_all:
+            raise DataError("the validation data holds no tokens", hint="Train with no validation.")
+        return Evaluation(loss=loss / tokens_all, samples=int(samples_all), tokens=int(tokens_all))

@@ -1,0 +1,68 @@
+"""What a `step` event says: the step's figures, its speed, and how the data keeps up."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from brain.ml.schedule import Progress, RunLength, epochs_done, share_done
+from brain.ml.training_job import TrainingJob
+
+BYTES_READ = ("bytes_from_store", "bytes_from_cache")
+
+
+class StepReport:
+    """Makes events; keeps what the last one said, for rates."""
+
+    def __init__(self, job: TrainingJob, progress: Progress, length: RunLength) -> None:
+        self._job, self._progress, self._length = job, progress, length
+        self._started = time.monotonic()
+        self._first_share = share_done(job, progress, length)
+        self._bytes = 0.0
+
+    def event(
+        self,
+        *,
+        loss: float,
+        rate: float,
+        norm: float,
+        tokens: int,
+        seconds: float,
+        waited: float,
+        stats: Mapping[str, float],
+    ) -> dict[str, Any]:
+        """Return the fields of the step that has just been counted.
+
+        `tokens` are the step's own; `seconds` it took, `waited` of them for data.
+        """
+        progress = self._progress
+        bytes_read = sum(stats.get(name, 0) for name in BYTES_READ)
+        fresh_bytes, self._bytes = bytes_read - self._bytes, bytes_read
+        return {
+            "step": progress.step,
+            "epoch": epochs_done(progress, self._length),
+            "loss": loss,
+            "lr": rate,
+            "grad_norm": norm,
+            "samples": progress.samples,
+            "tokens": progress.tokens,
+            "tokens_per_second": tokens / seconds if seconds else 0.0,
+            "step_seconds": seconds,
+            "data_wait_share": waited / seconds if seconds else 0.0,
+            "data_bytes_per_second": fresh_bytes / seconds if seconds else 0.0,
+            "cache_hit_rate": _hit_rate(stats),
+            "retries": int(stats.get("retries", 0)),
+            "eta_seconds": self._eta(),
+        }
+
+    def _eta(self) -> float | None:
+        share = share_done(self._job, self._progress, self._length)
+        made = share - self._first_share
+        if made <= 0:
+            return None
+        return (time.monotonic() - self._started) * (1 - share) / made
+
+
+def _hit_rate(stats: Mapping[str, float]) -> float | None:
+    cached = stats.get("objects_from_cache", 0)
+    opened = cached + stats.get("objects_from_store", 0)
+    return cached / opened if opened else None

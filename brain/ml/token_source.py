@@ -1,0 +1,196 @@
+"""One data source of a job as a stream of token sequences: manager, view, loader, and its size."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from brain.ml.dataset_shards.shuffle_order import SPLIT_BYTES
+from brain.ml.dataset_shards.split_source import SplitView, StoreSource
+from brain.ml.dataset_shards.stream_dataset import StreamDataset
+from brain.ml.dataset_shards.stream_loader import StreamLoader
+from brain.ml.packing import PackedText, TokenRun, TokenSequences
+from brain.ml.text_rule import TextRule, choose_text_rule, has_tokens
+from brain.ml.tokenizer import MAX_UINT16, Tokenizer
+from brain.ml.training_job import DataSource, TrainingJob
+from tools_utilities.errors import DataNotFoundError
+from tools_utilities.scripts.dataset_discovery import group_objects
+from tools_utilities.scripts.s3_streaming_manager import StreamingManager
+from tools_utilities.shard_format import ReadOptions, Sample, require_format
+from tools_utilities.token_rows import TOKEN_COLUMNS
+
+TOKEN_FILE_FORMAT = "tokens"  # noqa: S105 - a format's name, not a secret
+PROBED_OBJECTS = 16
+"""Objects looked into for a first record; the first ones may be empty."""
+SIZED_SPLITS = 4
+"""Splits opened to estimate the samples of an epoch."""
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """Sequences of one micro-batch: tokens_BT (narrow integers, padded) and their true lengths."""
+
+    tokens_BT: Any
+    lengths_B: Any
+
+    @property
+    def num_samples(self) -> int:
+        """Sequences."""
+        return int(self.lengths_B.shape[0])
+
+    @property
+    def num_targets(self) -> int:
+        """Tokens that are targets: all but the first of each sequence."""
+        return int((self.lengths_B - 1).clamp(min=0).sum())
+
+
+class Collate(msgspec.Struct, frozen=True, kw_only=True):
+    """Pads the sequences of a batch to the longest on the right."""
+
+    pad_id: int
+    vocab_size: int
+
+    def __call__(self, samples: Sequence[Sample]) -> Batch:
+        """Return the batch; tokens cross process borders as 2 bytes each where they fit."""
+        lengths = [len(sample["tokens"]) for sample in samples]
+        dtype = np.uint16 if self.vocab_size <= MAX_UINT16 else np.int32
+        tokens = np.full((len(samples), max(lengths)), self.pad_id, dtype)
+        for row, sample in enumerate(samples):
+            tokens[row, : lengths[row]] = sample["tokens"]
+        return Batch(tokens_BT=torch.from_numpy(tokens), lengths_B=torch.tensor(lengths))
+
+
+def empty_batch(pad_id: int) -> Batch:
+    """Return a batch without targets, for a rank that has run out while others have not."""
+    tokens: Tensor = torch.full((1, 2), pad_id, dtype=torch.int32)
+    return Batch(tokens_BT=tokens, lengths_B=torch.zeros(1, dtype=torch.int64))
+
+
+class TokenSource:
+    """A shard group as token sequences."""
+
+    def __init__(
+        self, job: TrainingJob, data: DataSource, tokenizer: Tokenizer, *, training: bool
+    ) -> None:
+        """Look at the data's first record and make its stream.
+
+        Raises:
+            DataNotFoundError: there are no records.
+            InputNeededError: no field, or several, could be the text.
+        """
+        self.data = data
+        self._job = job
+        self.manager = StreamingManager.for_store(
+            data.store,
+            cache_dir=job.cache_dir,
+            cache_bytes=job.cache_bytes,
+            cache_policy=job.cache_policy,
+            concurrency=job.fetch_concurrency,
+        )
+        self.options = ReadOptions(allow_nan=job.allow_nan, strict=job.strict, seq_len=job.seq_len)
+        self.view, self.about = self._choose_view(tokenizer)
+        prefetch: int | str = "auto" if job.prefetch is None else job.prefetch
+        self.stream = StreamDataset(
+            self.manager,
+            data.prefix,
+            stem=data.stem,
+            format_name=data.format,
+            shuffle=job.shuffle and training,
+            seed=job.seed if training else job.seed + 1,
+            prefetch=prefetch,
+            partition=job.partition if training else "round_robin",
+            partition_options=job.partition_options if training else None,
+            # Evaluation must see every sample once; ranks whose counts differ by one are no trouble.
+            equalize=job.equalize if training else "none",
+            on_bad=job.on_bad,
+            bad_budget=job.bad_budget,
+            on_missing=job.on_missing,
+            allow_changed=job.allow_changed,
+            options=self.options,
+            view=self.view,
+        )
+        self.vocab_size = job.vocab_size or tokenizer.vocab_size
+
+    def loader(self, batch_size: int) -> StreamLoader:
+        """Return the loader of batches of `batch_size` sequences a rank."""
+        return StreamLoader(
+            self.stream,
+            batch_size,
+            num_workers=self._job.workers,
+            collate_fn=Collate(pad_id=self._job.pad_id, vocab_size=self.vocab_size),
+        )
+
+    def estimate_samples(self) -> int:
+        """Return about how many samples an epoch has; a pure function of the data.
+
+        A few splits spread over the data are opened, the others counted by their bytes. Counts that
+        were learned by earlier runs are left alone: the schedule must not depend on them.
+        """
+        table = self.stream.index.table
+        step = max(1, len(table) // SIZED_SPLITS)
+        numbers = range(0, len(table), step)[:SIZED_SPLITS]
+        source = StoreSource(self.manager, options=self.options, deserialize=None, view=self.view)
+        samples = bytes_opened = 0
+        for number in numbers:
+            opened = source.open_split(table, number)
+            samples += opened.num_samples
+            bytes_opened += table.split(number).num_bytes
+            opened.close()
+        if not bytes_opened:
+            return samples
+        return max(samples, round(int(table.num_bytes.sum()) * samples / bytes_opened))
+
+    def _choose_view(self, tokenizer: Tokenizer) -> tuple[SplitView, str]:
+        """Return how this data becomes sequences, and that in words."""
+        job = self._job
+        key, sample = self._first_record()
+        vocab_size = job.vocab_size or tokenizer.vocab_size
+        if has_tokens(sample) and job.text_key is None and job.template is None:
+            if require_format(key).name == TOKEN_FILE_FORMAT:
+                return TokenRun(vocab_size=vocab_size, seq_len=job.seq_len), "tokens as one run"
+            self.options = msgspec.structs.replace(self.options, first_of=TOKEN_COLUMNS)
+            view = TokenSequences(vocab_size=vocab_size, seq_len=job.seq_len, overlong=job.overlong)
+            return view, "tokens, one sequence a row"
+        rule = choose_text_rule(sample, text_key=job.text_key, template=job.template)
+        self.options = msgspec.structs.replace(self.options, columns=rule.fields)
+        return self._packed(rule, tokenizer), rule.description
+
+    def _packed(self, rule: TextRule, tokenizer: Tokenizer) -> PackedText:
+        job = self._job
+        return PackedText(
+            rule=rule,
+            tokenizer=tokenizer,
+            eos_id=job.eos_id,
+            seq_len=job.seq_len,
+            on_bad=job.on_bad,
+            bad_budget=job.bad_budget,
+        )
+
+    def _first_record(self) -> tuple[str, Sample]:
+        """Return the first record that can be read, and its object's key."""
+        data, manager = self.data, self.manager
+        infos = group_objects(manager.store, data.prefix, data.stem, format_name=data.format)
+        for info in [info for info in infos if info.size_bytes][:PROBED_OBJECTS]:
+            shard_format = require_format(info.key)
+            splits = shard_format.plan_splits(
+                info,
+                partial(manager.read_range, info),
+                SPLIT_BYTES,
+                self.options,
+            )
+            shard = manager.open_shard(info)
+            try:
+                opened = shard_format.open_split(shard, splits[0], self.options)
+                if opened.num_samples:
+                    return info.key, opened.read([0])[0]
+                opened.close()
+            finally:
+                shard.close()
+        raise DataNotFoundError(
+            f"{data.store.uri}: no records at prefix {data.prefix!r}",
+            hint="Check the prefix; a folder ends in `/`.",
+            prefix=data.prefix,
+        )

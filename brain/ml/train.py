@@ -1,0 +1,156 @@
+"""`python -m brain.ml.train job.yaml`: one rank of a run; every launch target starts this.
+
+Writes events to the run's metrics.jsonl, log lines to standard error, nothing to standard output.
+Exit codes: 0, or those of design: 2, 3, 4 and 6 before the first step, 1 after it, 130 interrupted
+and 143 terminated, both saved.
+"""
+
+import logging
+import multiprocessing
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from brain.ml.failure import Failure
+from brain.ml.metrics import MetricsLog
+from brain.ml.process_group import ProcessGroup, World, read_world
+from brain.ml.session import Session
+from brain.ml.stop_request import EXIT_CODES, StopRequest
+from brain.ml.training_job import TrainingJob, load_job
+from brain.ml.watchdog import Watchdog
+from tools_utilities.errors import QuarkError, RunStoppedError, UsageError
+from tools_utilities.process_identity import ProcessIdentity, identify
+
+logger = logging.getLogger("quark")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a job file; returns the exit code."""
+    stop = StopRequest()
+    stop.install()
+    world = read_world()
+    _set_up_logging(world)
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        if len(given) != 1:
+            raise UsageError("one job file is needed", hint="python -m brain.ml.train job.yaml")
+        job = _read_job(Path(given[0]))
+    except QuarkError as error:
+        _log(error)
+        return type(error).exit_code
+    return train(job, world, stop)
+
+
+def train(job: TrainingJob, world: World, stop: StopRequest) -> int:
+    """Run a job as one rank; tells of its end in metrics.jsonl whatever happens."""
+    run_dir = Path(job.run_dir)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    failure = Failure(run_dir, world)
+    metrics = MetricsLog(run_dir, muted=lambda: failure.told)
+    watchdog = Watchdog(world, metrics, failure, _guardians(world))
+    session = Session(
+        job=job,
+        group=ProcessGroup(world),
+        stop=stop,
+        metrics=metrics,
+        failure=failure,
+        watchdog=watchdog,
+    )
+    if world.rank == 0:
+        failure.clear_earlier()
+    watchdog.start()
+    try:
+        code = _run(session)
+    except RunStoppedError:
+        code = EXIT_CODES[stop.reason or "interrupt"]
+        _tell_stopped_early(session, code)
+    except Exception as error:  # noqa: BLE001 - the process's border: told, logged, made a code
+        code = _fail(session, error)
+    watchdog.stop()
+    if code == 0:
+        # After a failure others may be in an exchange: parting in order would wait for them.
+        session.group.leave()
+    return code
+
+
+def _run(session: Session) -> int:
+    with session.stop.interruptible():
+        # Torch takes seconds to import; signals are heard meanwhile.
+        from brain.ml import training_run
+    return training_run.run(session)
+
+
+def _fail(session: Session, error: Exception) -> int:
+    code = type(error).exit_code if isinstance(error, QuarkError) else 1
+    code = 1 if session.steps_made else code
+    if session.group.world_size > 1 and not isinstance(error, QuarkError):
+        # A collective broke because another rank went: that rank, or the watchdog, tells why.
+        session.watchdog.wait_for_cause()
+    told = session.failure.tell(session.metrics, error, exit_code=code)
+    if told:
+        _log(error)
+        if not isinstance(error, QuarkError):
+            logger.error("%s", "".join(traceback.format_exception(error)))
+    return code
+
+
+def _tell_stopped_early(session: Session, code: int) -> None:
+    """Say that a run was stopped before its first step: there is nothing to save."""
+    session.tell(
+        "end", reason=session.stop.reason, exit_code=code, step=0, epoch=0.0, loss=None,
+        val_loss=None, seconds=0.0, samples=0, tokens=0, stats={},
+    )  # fmt: skip
+
+
+def end_process(code: int) -> NoReturn:
+    """End this process and its loader workers now.
+
+    Threads that read ahead may be waiting for a store; an ordinary exit would wait for them.
+    """
+    for child in multiprocessing.active_children():
+        child.terminate()
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _guardians(world: World) -> list[ProcessIdentity]:
+    """Return the processes this one must not outlive: the launcher, and torch's own launcher."""
+    pids = [] if world.launcher_pid is None else [world.launcher_pid]
+    if world.world_size > 1:
+        pids.append(os.getppid())
+    return [identify(pid) for pid in pids]
+
+
+def _read_job(path: Path) -> TrainingJob:
+    try:
+        return load_job(path)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"{path}: {error}", hint="Write job files with Quark.") from error
+
+
+def _log(error: BaseException) -> None:
+    logger.error("%s: %s", type(error).__name__, error)
+    if isinstance(error, QuarkError) and error.hint:
+        logger.error("hint: %s", error.hint)
+
+
+def _set_up_logging(world: World) -> None:
+    rank = f"rank {world.rank} " if world.world_size > 1 else ""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format=f"%(asctime)s {rank}%(levelname)s %(message)s"
+    )
+    logging.captureWarnings(capture=True)
+    warnings.simplefilter("default")
+
+
+if __name__ == "__main__":
+    end_process(main())

@@ -1,0 +1,266 @@
+"""The training loop, read top to bottom.
+
+Every rank runs the same loop over its own share of each step. What must be decided together (an
+epoch's end, a stop, the time) travels in two small sums a step, so that all ranks decide alike.
+"""
+
+import logging
+import time
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+
+from brain.ml.checkpoint import Parts, TrainerState, save_checkpoint
+from brain.ml.compute import loss_sum
+from brain.ml.evaluation import Evaluator
+from brain.ml.model_shape import ModelShape
+from brain.ml.optimizer import set_learning_rate
+from brain.ml.run_files import CHECKPOINTS_FOLDER
+from brain.ml.schedule import (
+    Progress,
+    RunLength,
+    epochs_done,
+    is_due,
+    learning_rate,
+    share_done,
+    stop_rule,
+)
+from brain.ml.session import Session
+from brain.ml.step_report import StepReport
+from brain.ml.stop_request import EXIT_CODES
+from brain.ml.token_source import Batch, empty_batch
+from brain.ml.training_stream import TrainingStream
+from tools_utilities.errors import DataError, RunStoppedError
+
+logger = logging.getLogger(__name__)
+
+
+class TrainerStart(NamedTuple):
+    """Where a run stands when the loop begins."""
+
+    shape: ModelShape
+    precision: str
+    progress: Progress
+    length: RunLength
+
+
+class Agreed(NamedTuple):
+    """What all ranks know of the step that is about to be made."""
+
+    tokens: int
+    samples: int
+    stop: str | None
+    """Why to stop instead of making it."""
+
+
+class Trainer:
+    """Trains until a stop rule is reached or somebody asks it to stop."""
+
+    def __init__(
+        self,
+        session: Session,
+        parts: Parts,
+        stream: TrainingStream,
+        evaluator: Evaluator | None,
+        start: TrainerStart,
+    ) -> None:
+        """Take what `training_run.py` has built."""
+        self.session, self.job, self.group = session, session.job, session.group
+        self.parts, self.stream, self.evaluator = parts, stream, evaluator
+        self.shape, self.precision = start.shape, start.precision
+        self.progress, self.length = start.progress, start.length
+        self.model: Any = self.group.wrap(parts.model, parts.device.type)
+        if self.job.compile:
+            self.model = torch.compile(self.model)
+        self.report = StepReport(self.job, self.progress, self.length)
+        self._started = time.monotonic() - self.progress.seconds
+        self._position = stream.state_dict()
+        """Of the data: after the last step made, whatever has been fetched since."""
+
+    def run(self) -> int:
+        """Train to the end; returns the exit code."""
+        reason = stop_rule(self.job, self.progress, self.length)
+        fresh = self.progress.epoch_samples == 0
+        while reason is None:
+            if fresh:
+                self.stream.start_epoch(self.progress.epoch)
+            reason = self._epoch()
+            fresh = True
+        return self._finish(reason)
+
+    def _epoch(self) -> str | None:
+        """Make the steps of one pass; returns why the run must end, or None to go on."""
+        while True:
+            started = time.monotonic()
+            batches = self._fetch()
+            agreed = self._agree(batches)
+            if agreed.stop is not None:
+                return agreed.stop
+            if not agreed.samples:
+                self._end_epoch()
+                return stop_rule(self.job, self.progress, self.length)
+            waited = time.monotonic() - started
+            samples_before = self.progress.samples
+            rate = learning_rate(self.job, self.progress, self.length)
+            loss, norm = self._step(batches or [empty_batch(self.job.pad_id)], agreed, rate)
+            self._advance(agreed, loss)
+            step_seconds = time.monotonic() - started
+            if self.group.is_main:
+                event = self.report.event(
+                    loss=loss, rate=rate, norm=norm, tokens=agreed.tokens,
+                    seconds=step_seconds, waited=waited, stats=self.stream.get_stats(),
+                )  # fmt: skip
+                self.session.tell("step", **event)
+            self._evaluate_and_save_when_due(samples_before)
+            reason = stop_rule(self.job, self.progress, self.length)
+            if reason is not None:
+                return reason
+
+    def _fetch(self) -> list[Batch]:
+        """Return this rank's micro-batches of the next step; none when asked to stop meanwhile."""
+        try:
+            with self.session.stop.interruptible():
+                return self.stream.take(self.job.grad_accum)
+        except RunStoppedError:
+            return []
+
+    def _agree(self, batches: list[Batch]) -> Agreed:
+        reason = self.session.stop.reason
+        tokens, samples, interrupts, terminates = self.group.total(
+            [
+                sum(batch.num_targets for batch in batches),
+                sum(batch.num_samples for batch in batches),
+                reason == "interrupt",
+                reason == "terminate",
+            ]
+        )
+        stop = "interrupt" if interrupts else "terminate" if terminates else None
+        return Agreed(int(tokens), int(samples), stop)
+
+    def _step(self, batches: list[Batch], agreed: Agreed, rate: float) -> tuple[float, float]:
+        """Make one optimizer step; returns the mean loss over all ranks' targets and the gradient norm."""
+        parts, job = self.parts, self.job
+        set_learning_rate(parts.optimizer, rate)
+        # The mean over the global batch: gradients are averaged over ranks, targets are not alike.
+        scale = self.group.world_size / max(1, agreed.tokens)
+        total = torch.zeros((), dtype=torch.float64, device=parts.device)
+        for number, batch in enumerate(batches, start=1):
+            with self._gradients_meet(last=number == len(batches)):
+                loss = loss_sum(self.model, batch, self.precision, parts.device)
+                parts.scaler.scale(loss * scale).backward()
+            total += loss.detach().double()
+        parts.scaler.unscale_(parts.optimizer)
+        limit = job.grad_clip or float("inf")
+        norm = torch.nn.utils.clip_grad_norm_(parts.model.parameters(), limit)
+        parts.scaler.step(parts.optimizer)
+        parts.scaler.update()
+        parts.optimizer.zero_grad(set_to_none=True)
+        clock = time.monotonic() - self._started if self.group.is_main else 0.0
+        loss_all, self.progress.seconds = self.group.total([float(total), clock])
+        return loss_all / max(1, agreed.tokens), float(norm)
+
+    def _gradients_meet(self, *, last: bool) -> Any:
+        """Return the context in which a backward pass leaves gradients local, but for the last one."""
+        if last or self.group.world_size == 1:
+            return nullcontext()
+        return self.model.no_sync()
+
+    def _advance(self, agreed: Agreed, loss: float) -> None:
+        progress = self.progress
+        progress.step += 1
+        progress.samples += agreed.samples
+        progress.epoch_samples += agreed.samples
+        progress.tokens += agreed.tokens
+        progress.loss = loss
+        self.session.steps_made += 1
+        self._position = self.stream.state_dict()
+        if loss != loss:  # noqa: PLR0124 - NaN alone differs from itself
+            self.session.tell("warning", message=f"step {progress.step}: the loss is not a number")
+
+    def _end_epoch(self) -> None:
+        """Count a whole pass; evaluate and save."""
+        progress = self.progress
+        if progress.epoch_samples == 0:
+            raise DataError(
+                "an epoch gave no samples to train on",
+                hint="There are fewer samples than ranks, or no record holds a token.",
+            )
+        progress.epoch += 1
+        progress.epoch_samples = 0
+        self._position = self.stream.state_dict()
+        self._evaluate()
+        self._save(again=True)
+
+    def _evaluate_and_save_when_due(self, samples_before: int) -> None:
+        progress, job = self.progress, self.job
+        if is_due(job.eval_every, progress, samples_before, progress.last_eval_seconds):
+            self._evaluate()
+        if is_due(job.checkpoint_every, progress, samples_before, progress.last_checkpoint_seconds):
+            self._save()
+
+    def _evaluate(self) -> None:
+        """Evaluate, unless that was done at this very step."""
+        progress = self.progress
+        if self.evaluator is None or progress.last_eval_step == progress.step:
+            return
+        found = self.evaluator.run(self.parts.model, self.group, self.session.stop)
+        if found is None:
+            return  # asked to stop: the next border of a step sees to it
+        progress.val_loss = found.loss
+        progress.last_eval_step = progress.step
+        progress.last_eval_seconds = progress.seconds
+        self.session.tell(
+            "eval", step=progress.step, loss=found.loss, samples=found.samples, tokens=found.tokens
+        )
+
+    def _save(self, *, again: bool = False) -> None:
+        """Save a checkpoint, unless that was done at this very step (`again`: even then)."""
+        progress = self.progress
+        if progress.last_checkpoint_step == progress.step and not again:
+            return
+        started = time.monotonic()
+        progress.last_checkpoint_step = progress.step
+        progress.last_checkpoint_seconds = progress.seconds
+        state = TrainerState(
+            model=self.job.model,
+            shape=self.shape,
+            progress=progress,
+            length=self.length,
+            optimizer=self.job.optimizer,
+            scaler=self.parts.scaler.state_dict(),
+            stream=self._position,
+        )
+        folder = self.session.run_dir / CHECKPOINTS_FOLDER
+        path = save_checkpoint(folder, state, self.parts, self.group, keep=self.job.keep)
+        self.session.tell(
+            "checkpoint", step=progress.step, path=str(path), seconds=time.monotonic() - started
+        )
+
+    def _finish(self, reason: str) -> int:
+        """Evaluate (unless somebody waits for the end), save, and say how it ended."""
+        code = EXIT_CODES.get(reason, 0)
+        if code:
+            self.session.tell("stopping", reason=reason)
+        else:
+            self._evaluate()
+        if self.progress.step:
+            self._save()
+        progress = self.progress
+        self.session.watchdog.watch_peers(())  # from here on ranks end, one before the other
+        self.group.barrier()
+        self.session.tell(
+            "end",
+            reason=reason,
+            exit_code=code,
+            step=progress.step,
+            epoch=epochs_done(progress, self.length),
+            loss=progress.loss,
+            val_loss=progress.val_loss,
+            seconds=progress.seconds,
+            samples=progress.samples,
+            tokens=progress.tokens,
+            share=share_done(self.job, progress, self.length),
+            stats=self.stream.get_stats(),
+        )
+        return code

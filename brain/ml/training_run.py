@@ -1,0 +1,238 @@
+"""Builds what a run needs, finds where it stands, and trains; between `train.py` and `trainer.py`."""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from brain.ml import checkpoint_files
+from brain.ml.checkpoint import (
+    Parts,
+    TrainerState,
+    load_checkpoint,
+    load_weights,
+    read_state,
+    seed_everything,
+)
+from brain.ml.compute import choose_device, choose_precision, make_exact, make_scaler
+from brain.ml.evaluation import Evaluator
+from brain.ml.model import build_model
+from brain.ml.model_shape import ModelShape
+from brain.ml.optimizer import build_optimizer
+from brain.ml.process_group import host_name
+from brain.ml.run_files import CHECKPOINTS_FOLDER, RunProcess, write_process
+from brain.ml.schedule import Progress, RunLength, stop_rule, total_steps
+from brain.ml.session import Session
+from brain.ml.token_source import TokenSource
+from brain.ml.tokenizer import check_special_ids, load_tokenizer
+from brain.ml.trainer import Trainer, TrainerStart
+from brain.ml.training_job import TrainingJob
+from brain.ml.training_stream import TrainingStream
+from tools_utilities.errors import ChangedError, DataError, DataNotFoundError, UsageError
+from tools_utilities.process_identity import ProcessIdentity, identify
+
+logger = logging.getLogger(__name__)
+
+
+def run(session: Session) -> int:
+    """Train as the job says; returns the exit code.
+
+    Raises:
+        QuarkError: whatever keeps the run from starting or from going on.
+    """
+    with session.stop.interruptible():
+        trainer = prepare(session)
+    return trainer.run()
+
+
+def prepare(session: Session) -> Trainer:
+    """Do everything that comes before the first step."""
+    job, group = session.job, session.group
+    per_rank = check_job(job, group.world_size)
+    device = choose_device(job, group.world)
+    precision = choose_precision(job, device)
+    _meet(session, device)
+    make_exact(precision, device)
+    seed_everything(job.seed, group.rank)
+    found, rejected = _find_checkpoint(job)
+
+    tokenizer = load_tokenizer(job.tokenizer)
+    train = [TokenSource(job, data, tokenizer, training=True) for data in job.train]
+    val = [TokenSource(job, data, tokenizer, training=False) for data in job.val]
+    vocab_size = max(job.vocab_size or 0, tokenizer.vocab_size)
+    check_special_ids(job.tokenizer, vocab_size, eos_id=job.eos_id, pad_id=job.pad_id)
+    stream = TrainingStream(train, per_rank)
+    shape = ModelShape(layers=job.layers, vocab_size=vocab_size, seq_len=job.seq_len)
+    parts = _build_parts(job, shape, precision, device)
+
+    for source in train:
+        source.stream.prepare()
+    state = None if found is None else read_state(found)
+    if found is None or state is None:
+        sizes = _estimate_sizes(session, train)
+        progress, length = Progress(), RunLength(source_samples=sizes)
+        _load_initial_weights(job, parts)
+    else:
+        check_fits(state, job, shape)
+        progress, length = state.progress, state.length
+        stream.load_state_dict(state.stream)
+        load_checkpoint(found, state, parts, group)
+    stream.set_weights(job.weights or [max(1, size) for size in length.source_samples])
+    evaluator = Evaluator(val, per_rank, precision, device) if val else None
+    start = TrainerStart(shape, precision, progress, length)
+    _tell_start(session, start, parts, [source.about for source in train])
+    for one in rejected:
+        used = f"using {found.name}" if found else "starting anew"
+        session.tell("warning", message=f"checkpoint {one.name} rejected: {one.reason}; {used}")
+    return Trainer(session, parts, stream, evaluator, start)
+
+
+def check_job(job: TrainingJob, world_size: int) -> int:
+    """Return the sequences of a micro-batch of one rank.
+
+    Raises:
+        UsageError: settings that do not go together.
+    """
+    if job.parallel != "ddp":
+        raise UsageError(f"parallel={job.parallel}: only ddp is known", hint="Leave it out.")
+    share = world_size * job.grad_accum
+    if job.batch_size % share:
+        raise UsageError(
+            f"batch_size={job.batch_size} cannot be dealt to {world_size} processes in "
+            f"{job.grad_accum} micro-batches each",
+            hint=f"Use a multiple of {share}.",
+        )
+    if len(job.train) > 1 and job.equalize == "none":
+        raise UsageError(
+            f"equalize=none with {len(job.train)} training groups: ranks would part ways",
+            hint="Use equalize=drop or equalize=pad.",
+        )
+    if job.weights is not None and (
+        len(job.weights) != len(job.train) or min(job.weights, default=0) <= 0
+    ):
+        raise UsageError(f"weights={job.weights}: one above 0 for each of {len(job.train)} groups")
+    return job.batch_size // share
+
+
+def check_fits(state: TrainerState, job: TrainingJob, shape: ModelShape) -> None:
+    """Refuse a checkpoint of another model.
+
+    Raises:
+        ChangedError: naming what differs.
+    """
+    saved = {"model": state.model, "optimizer": state.optimizer, **_fields(state.shape)}
+    asked = {"model": job.model, "optimizer": job.optimizer, **_fields(shape)}
+    for name, value in saved.items():
+        if asked[name] != value:
+            raise ChangedError(
+                f"the checkpoint is of {name}={value}, the job says {name}={asked[name]}",
+                hint=f"Resume with {name}={value}, or start a new run.",
+                was=value,
+                now=asked[name],
+            )
+
+
+def _fields(shape: ModelShape) -> dict[str, int]:
+    return {name: getattr(shape, name) for name in ModelShape.__struct_fields__}
+
+
+def _meet(session: Session, device: torch.device) -> None:
+    """Join the ranks; from here on each knows whether the others live."""
+    group = session.group
+    group.join(device.type)
+    own = identify(os.getpid())
+    pids, starts = group.gather_numbers(own.pid), group.gather_numbers(own.start)
+    ranks = tuple(
+        ProcessIdentity(pid=pid, start=start) for pid, start in zip(pids, starts, strict=True)
+    )
+    if group.is_main:
+        write_process(
+            session.run_dir,
+            RunProcess(
+                host=host_name(), parent_pid=os.getppid(), ranks=ranks, started_at=time.time()
+            ),
+        )
+    if group.world_size > 1:
+        session.watchdog.watch_peers(ranks)
+
+
+def _find_checkpoint(
+    job: TrainingJob,
+) -> tuple[Path | None, Sequence[checkpoint_files.RejectedCheckpoint]]:
+    folder = Path(job.run_dir) / CHECKPOINTS_FOLDER
+    if job.resume is None and job.from_step is None:
+        if checkpoint_files.list_checkpoints(folder):
+            raise UsageError(
+                f"run {job.name} has checkpoints already",
+                hint=f"Continue it with `quark resume {job.name}`, or choose another name.",
+            )
+        return None, ()
+    found, rejected = checkpoint_files.choose_checkpoint(folder, from_step=job.from_step)
+    if found is None and (job.resume == "latest" or rejected):
+        reasons = "; ".join(f"{one.name}: {one.reason}" for one in rejected)
+        if rejected:
+            raise DataError(
+                f"run {job.name} has no checkpoint that is whole ({reasons})",
+                hint="Start a new run.",
+            )
+        raise DataNotFoundError(
+            f"run {job.name} has no checkpoint", hint="It ended before the first one; train anew."
+        )
+    return found, rejected
+
+
+def _build_parts(
+    job: TrainingJob, shape: ModelShape, precision: str, device: torch.device
+) -> Parts:
+    model = build_model(job.model, shape, job.seed).to(device)
+    optimizer, names = build_optimizer(model, job, device.type)
+    return Parts(
+        model=model,
+        optimizer=optimizer,
+        names=names,
+        scaler=make_scaler(precision, device),
+        device=device,
+    )
+
+
+def _estimate_sizes(session: Session, sources: Sequence[TokenSource]) -> tuple[int, ...]:
+    """Return the samples of each source's epoch, estimated by rank 0 for all."""
+    group = session.group
+    sizes = [source.estimate_samples() if group.is_main else 0 for source in sources]
+    return tuple(group.gather_numbers(size)[0] for size in sizes)
+
+
+def _load_initial_weights(job: TrainingJob, parts: Parts) -> None:
+    if job.init_from is None:
+        return
+    path = Path(job.init_from)
+    if (path / CHECKPOINTS_FOLDER).is_dir():
+        found, _ = checkpoint_files.choose_checkpoint(path / CHECKPOINTS_FOLDER)
+        if found is None:
+            raise DataNotFoundError(f"init_from={path}: that run has no whole checkpoint")
+        path = found
+    else:
+        checkpoint_files.check(path)
+    load_weights(path, parts.model)
+
+
+def _tell_start(session: Session, start: TrainerStart, parts: Parts, about: Sequence[str]) -> None:
+    job, progress, length = session.job, start.progress, start.length
+    session.tell(
+        "start",
+        schema=1,
+        run=job.name,
+        world_size=session.group.world_size,
+        device=str(parts.device),
+        parameters=sum(weight.numel() for weight in parts.model.parameters()),
+        resumed_from_step=progress.step or None,
+        total_steps=total_steps(job, length),
+        samples=length.epoch_samples,
+        samples_estimated=True,
+        precision=start.precision,
+        text=list(about),
+        finished=stop_rule(job, progress, length),
+    )
