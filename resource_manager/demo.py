@@ -65,10 +65,12 @@ class Demo:
         *,
         slots: Mapping[str, Any] | None = None,
         program: Sequence[str] | None = None,
+        make_data: Callable[[Path], DemoData] = make_demo_data,
     ) -> None:
         self._root = root
         self._runs_dir = runs_dir
         self._console = console
+        self._make_data = make_data
         self._slots = dict(slots or {})
         # The program beside these packages, installed or not, run by the Python that runs now.
         here = Path(__file__).resolve().parents[1] / "quark_cli.py"
@@ -78,7 +80,7 @@ class Demo:
         """Run it; returns 0 when every promise was kept, else 1."""
         began = time.monotonic()
         self._console.note([Span("1/4  ", "title"), f"making {DATASET}/ from Python's own sources"])
-        data = make_demo_data(self._root / DATASET)
+        data = self._make_data(self._root / DATASET)
         self._console.note(
             f"     {data.num_train_samples:,} training and {data.num_val_samples:,} validation"
             f" records, {human_bytes(data.num_bytes)}"

@@ -38,7 +38,9 @@ class DemoData(msgspec.Struct, frozen=True, kw_only=True):
     only how frequent each byte is would score."""
 
 
-def make_demo_data(folder: Path, library: Path | None = None) -> DemoData:
+def make_demo_data(
+    folder: Path, library: Path | None = None, *, min_bytes: int = MIN_BYTES
+) -> DemoData:
     """Write the shards into `folder` (made if missing) and return what they hold.
 
     Files are replaced one by one, the same bytes each time for one Python installation.
@@ -51,9 +53,9 @@ def make_demo_data(folder: Path, library: Path | None = None) -> DemoData:
     folder.mkdir(parents=True, exist_ok=True)
     num_bytes = _write_shards(folder, "train", train, NUM_TRAIN_SHARDS)
     num_bytes += _write_shards(folder, "val", val, NUM_VAL_SHARDS)
-    if num_bytes < MIN_BYTES or len(val) < NUM_VAL_SHARDS:
+    if num_bytes < min_bytes or len(val) < NUM_VAL_SHARDS:
         raise DataNotFoundError(
-            f"{source}: only {num_bytes:,} bytes of Python sources, the demo needs {MIN_BYTES:,}",
+            f"{source}: only {num_bytes:,} bytes of Python sources, the demo needs {min_bytes:,}",
             hint="Install Python with its standard library's sources (.py files).",
         )
     return DemoData(
