@@ -48,14 +48,15 @@ def make_demo_data(
     Raises:
         DataNotFoundError: the library's sources are not on this machine.
     """
-    source = library or Path(sysconfig.get_path("stdlib"))
-    train, val = _split(source)
+    # A Python cut down by its distributor may lack much: installed packages make up for it.
+    folders = [library] if library else [Path(sysconfig.get_path(n)) for n in ("stdlib", "purelib")]
+    train, val = _split(folders)
     folder.mkdir(parents=True, exist_ok=True)
     num_bytes = _write_shards(folder, "train", train, NUM_TRAIN_SHARDS)
     num_bytes += _write_shards(folder, "val", val, NUM_VAL_SHARDS)
     if num_bytes < min_bytes or len(val) < NUM_VAL_SHARDS:
         raise DataNotFoundError(
-            f"{source}: only {num_bytes:,} bytes of Python sources, the demo needs {min_bytes:,}",
+            f"{folders[0]}: only {num_bytes:,} bytes of Python sources, the demo needs {min_bytes:,}",
             hint="Install Python with its standard library's sources (.py files).",
         )
     return DemoData(
@@ -76,14 +77,15 @@ def byte_entropy(texts: Iterator[bytes]) -> float:
     return -sum(count / total * math.log(count / total) for count in counts.values())
 
 
-def _split(library: Path) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """Return the training and the validation records, in order of file name."""
+def _split(folders: list[Path]) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """Return the training and the validation records, in order of folder and file name."""
     train: list[dict[str, str]] = []
     val: list[dict[str, str]] = []
     seen: set[bytes] = set()
     num_bytes = 0
-    for path in _sources(library):
-        name = path.relative_to(library).as_posix()
+    for name, path in (found for folder in folders for found in _sources(folder)):
+        if num_bytes >= MAX_BYTES:
+            break
         wanted = val if _hash(name) % VAL_ONE_IN == 0 else train
         for piece in _pieces(path):
             digest = hashlib.sha256(piece.encode()).digest()
@@ -91,19 +93,14 @@ def _split(library: Path) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
                 seen.add(digest)
                 wanted.append({"file": name, "text": piece})
                 num_bytes += len(piece.encode())
-        if num_bytes >= MAX_BYTES:
-            break
     return train, val
 
 
-def _sources(library: Path) -> list[Path]:
+def _sources(library: Path) -> Iterator[tuple[str, Path]]:
     # In order of a hash of the name: a library cut short by MAX_BYTES is still a fair sample.
-    names = [
-        path.relative_to(library).as_posix()
-        for path in library.rglob("*.py")
-        if "site-packages" not in path.parts and "dist-packages" not in path.parts
-    ]
-    return [library / name for name in sorted(names, key=lambda name: (_hash(name), name))]
+    names = (path.relative_to(library).as_posix() for path in library.rglob("*.py"))
+    own = [name for name in names if not name.startswith(("site-packages/", "dist-packages/"))]
+    return ((name, library / name) for name in sorted(own, key=lambda name: (_hash(name), name)))
 
 
 def _hash(name: str) -> int:
