@@ -84,7 +84,7 @@ class Failure:
         if self.moved:
             return False
         busy = self.status in {408, 429} or (self.status or 0) >= 500  # noqa: PLR2004 - HTTP's classes
-        return self.status is None or self.code in BUSY or busy
+        return (self.status is None and not self.code) or self.code in BUSY or busy
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _said(failure: Failure, asked: Asked) -> str:
     parts = [str(failure.status)] if failure.status else []
     if code and code != str(failure.status):
         parts.append(code)
-    return " ".join(parts) + (f": {message}" if message else "")
+    return ": ".join(part for part in (" ".join(parts), message) if part)
 
 
 def _of_credentials(failure: Failure, asked: Asked) -> QuarkError | None:

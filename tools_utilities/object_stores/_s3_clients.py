@@ -6,7 +6,7 @@ files, SSO, roles); obstore gets them from there. Making clients sends nothing.
 
 import re
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -59,7 +59,9 @@ class S3Clients:
             if not spec.endpoint_url:
                 self.exact.close()
                 self.exact = self._make_exact(session, region, path_style=True)
-        self.region = self.exact.meta.region_name
+        self.region: str | None = self.exact.meta.region_name
+        """What requests are signed for: boto3 finds out by itself where a bucket is."""
+        self.exact.meta.events.register("before-sign.s3", self._note_region)
         self._credentials = None if spec.anonymous else _credentials(self._core)
         self._secrets: tuple[str, ...] = ()
         self.credential_error: Exception | None = None
@@ -94,6 +96,11 @@ class S3Clients:
             config=config,
         )
         return client
+
+    def _note_region(self, request: Any, **_: object) -> None:
+        region_name = request.context.get("signing", {}).get("region")
+        if region_name and region_name != self.region:
+            self.region, self._fast = region_name, None
 
     def secrets(self) -> tuple[str, ...]:
         """Return the secrets last used, to keep them out of messages."""
@@ -173,7 +180,7 @@ class S3Clients:
                 "access_key_id": frozen.access_key,
                 "secret_access_key": frozen.secret_key,
                 "token": frozen.token,
-                "expires_at": expires,
+                "expires_at": expires.astimezone(UTC) if expires else None,
             }
 
         return provide

@@ -39,6 +39,8 @@ def of_obstore_error(error: BaseException) -> Failure:
         return Failure(status=301, code="PermanentRedirect")
     if "error following redirect" in text:
         return Failure(status=307, code="TemporaryRedirect")
+    if found is None and "HTTP error" not in text:
+        return Failure(status=None, code="ClientError", message=text.partition("\n")[0])
     if found is None:
         kind = "time-out" if "kind: Timeout" in str(error) else "the connection broke"
         return Failure(status=None, message=kind, connecting="kind: Connect" in str(error))
@@ -84,7 +86,7 @@ def of_botocore_error(error: Exception, where: str) -> Failure | QuarkError:
             code="SSLError",
             phase="connect",
         )
-    if isinstance(error, exceptions.HTTPClientError):
+    if isinstance(error, exceptions.HTTPClientError | exceptions.ConnectionError):
         connecting = isinstance(
             error,
             exceptions.EndpointConnectionError
@@ -93,5 +95,5 @@ def of_botocore_error(error: Exception, where: str) -> Failure | QuarkError:
         )
         return Failure(status=None, message=str(error), connecting=connecting)
     if isinstance(error, ResponseParserError):
-        return Failure(status=None, message="the answer is not S3's")
+        return Failure(status=200, code="NotS3", message="the answer is not S3's")
     return UsageError(f"{where}: {printable(str(error))}", hint="Check the bucket and endpoint.")
