@@ -13,6 +13,8 @@ import numpy as np
 
 from tools_utilities.spill import SPILL_BYTES, Spill
 
+_LONG_LIST_BYTES = 512  # a row
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -41,9 +43,9 @@ class ArrowRows:
             if self._spill is not None:
                 spans.extend(_write_batch(self._spill, each) for each in held)
                 held = []
-        self.batches: list[Any] = held if self._spill is None else _mapped(self._spill, spans)
-        if self._spill is not None:
-            _release_unused_memory()
+        self.batches: list[Any] = (
+            _joined(held) if self._spill is None else _mapped(self._spill, spans)
+        )
         self._bounds = np.cumsum([0, *(batch.num_rows for batch in self.batches)])
         self.num_rows = int(self._bounds[-1])
         self.held_bytes = held_bytes if self._spill is None else 0
@@ -51,6 +53,8 @@ class ArrowRows:
         self._num_buffers = sum(
             len(column.buffers()) for batch in self.batches[:1] for column in batch.columns
         )
+        # Arrow's `take` copies lists element by element.
+        self._long_lists = self._row_bytes > _LONG_LIST_BYTES and any(map(_has_list, schema.types))
 
     def take(self, indices: Sequence[int]) -> "pa.RecordBatch":
         """Return the rows at `indices`, in that order, as one batch."""
@@ -59,20 +63,25 @@ class ArrowRows:
         if not len(indices):
             return pa.RecordBatch.from_pylist([], schema=self.schema)
         taken: pa.RecordBatch
-        if len(self.batches) == 1:
+        if len(self.batches) == 1 and not self._long_lists:
             taken = self.batches[0].take(pa.array(indices, pa.int64()))
-            return taken
-        # Slices of one row each: `Table.take` would first copy whole list columns together.
-        where = np.searchsorted(self._bounds, indices, side="right") - 1
-        inside = np.asarray(indices) - self._bounds[where]
-        rows = [
-            self.batches[batch].slice(row, 1)
-            for batch, row in zip(where.tolist(), inside.tolist(), strict=True)
-        ]
-        taken = pa.concat_batches(rows)  # type: ignore[attr-defined]  # the stubs lag behind pyarrow
-        if self._spill is not None:
-            self._spill.touched(len(rows) * self._num_buffers, len(rows) * self._row_bytes)
+        else:
+            # Slices of one row each: `Table.take` would first copy whole columns together.
+            places = self.locate(indices)
+            taken = _concat([self.batches[batch].slice(row, 1) for batch, row in places])
+        self.touched(len(indices))
         return taken
+
+    def locate(self, indices: Sequence[int]) -> list[tuple[int, int]]:
+        """Return the batch and the row in it of each index."""
+        batches = np.searchsorted(self._bounds, indices, side="right") - 1
+        rows = np.asarray(indices) - self._bounds[batches]
+        return list(zip(batches.tolist(), rows.tolist(), strict=True))
+
+    def touched(self, num_rows: int) -> None:
+        """Tell that rows were read, so that mapped pages can be let go."""
+        if self._spill is not None:
+            self._spill.touched(num_rows * self._num_buffers, num_rows * self._row_bytes)
 
     def select(self, names: Sequence[str]) -> "ArrowRows":
         """Return the same rows with only these columns; shares the data, so close only one."""
@@ -108,21 +117,40 @@ def python_rows(batch: "pa.RecordBatch") -> list[dict[str, Any]]:
 
 
 def _python_values(column: Any) -> list[Any]:
-    import pyarrow as pa
-
-    kind = column.type
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        # Else the values would be pandas' own where pandas happens to be installed.
-        column = column.cast(pa.timestamp("us", tz=kind.tz))
+    kind = _microseconds(column.type)
+    if kind != column.type:
+        column = column.cast(kind)
     values: list[Any] = column.to_pylist()
     return values
 
 
-def _release_unused_memory() -> None:
-    """Give back what decoding a large row group left in Arrow's pool."""
+def _microseconds(kind: Any) -> Any:
+    """Return a type with microseconds for nanoseconds, inside nested types too.
+
+    Else the values would be pandas' own where pandas happens to be installed.
+    """
     import pyarrow as pa
 
-    pa.default_memory_pool().release_unused()
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_microseconds(field.type)) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(kind.key_type, kind.item_field.with_type(_microseconds(kind.item_type)))
+    if types.is_fixed_size_list(kind):
+        value = kind.value_field.with_type(_microseconds(kind.value_type))
+        return pa.list_(value, kind.list_size)
+    if types.is_list(kind) or types.is_large_list(kind):
+        make = pa.list_ if types.is_list(kind) else pa.large_list
+        return make(kind.value_field.with_type(_microseconds(kind.value_type)))
+    return _leaf_in_microseconds(kind) if getattr(kind, "unit", "") == "ns" else kind
+
+
+def _leaf_in_microseconds(kind: Any) -> Any:
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz=kind.tz)
+    return pa.duration("us") if pa.types.is_duration(kind) else pa.time64("us")
 
 
 def _write_batch(spill: Spill, batch: "pa.RecordBatch") -> tuple[int, int]:
@@ -138,9 +166,30 @@ def _write_batch(spill: Spill, batch: "pa.RecordBatch") -> tuple[int, int]:
     return start, spill.size_bytes - padding
 
 
+def _joined(batches: list[Any]) -> list[Any]:
+    return [_concat(batches)] if len(batches) > 1 else batches
+
+
+def _concat(batches: list[Any]) -> Any:
+    import pyarrow as pa
+
+    return pa.concat_batches(batches)  # type: ignore[attr-defined]  # the stubs lag behind pyarrow
+
+
+def _has_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_struct(kind):
+        return any(_has_list(field.type) for field in kind)
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return is_list or types.is_map(kind)
+
+
 def _mapped(spill: Spill, spans: list[tuple[int, int]]) -> list[Any]:
     import pyarrow as pa
 
+    pa.default_memory_pool().release_unused()  # what decoding a large row group left behind
     view = spill.view()
     return [
         pa.ipc.open_stream(pa.py_buffer(view[start:end])).read_next_batch() for start, end in spans

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tools_utilities.errors import RecordError
 from tools_utilities.line_index import Offsets, line_starts
 from tools_utilities.shard_format import ReadOptions, Sample
 
@@ -24,6 +25,8 @@ _CUT_TOKEN = re.compile(r"[-+.\\0-9A-Za-z]*\s*")  # what may be left of a number
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 _objects = msgspec.json.Decoder(dict[str, Any])
+_encoder = msgspec.json.Encoder()
+_exact_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 class BadJsonError(ValueError):
@@ -68,6 +71,29 @@ def decode_objects(pieces: list[memoryview], *, separator: bytes = b"") -> list[
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return samples if len(samples) == len(pieces) else None
+
+
+def encode_line(sample: Sample, index: int) -> bytes:
+    """Return a sample as one JSON line that every strict reader takes.
+
+    Raises:
+        RecordError: it holds NaN, an infinity, or something JSON has no word for.
+    """
+    try:
+        # msgspec writes NaN as null and bytes as text: its line stands only if it reads back equal.
+        line = _encoder.encode(sample)
+        if _objects.decode(line) == sample:
+            return line + b"\n"
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError, OverflowError):
+        pass  # the exact encoder says what is wrong
+    try:
+        return _exact_encoder.encode(sample).encode("utf-8") + b"\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RecordError(
+            f"sample {index} cannot be written as JSON: {error}",
+            hint="Use numbers, text, lists and objects; null instead of NaN.",
+            record=index + 1,
+        ) from error
 
 
 class ExactJson:

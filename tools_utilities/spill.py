@@ -9,6 +9,8 @@ import tempfile
 from types import TracebackType
 from typing import IO, Self
 
+from tools_utilities.errors import StoreError
+
 SPILL_BYTES = 8 << 20
 """What one decoded object may hold in memory before it goes to a temporary file."""
 
@@ -91,5 +93,13 @@ class Spill:
 
 def _write_all(file: IO[bytes], piece: bytes | memoryview) -> None:
     rest = memoryview(piece)
-    while rest:
-        rest = rest[file.write(rest) :]
+    try:
+        while rest:
+            rest = rest[file.write(rest) :]
+    except OSError as error:
+        folder = tempfile.gettempdir()
+        raise StoreError(
+            f"{folder}: cannot keep decoded data there: {error.strerror or error}",
+            hint="Set TMPDIR to a folder with room, or write smaller shards.",
+            path=folder,
+        ) from error

@@ -5,7 +5,7 @@ too large is an error with file, row and value. `input_ids` wins where a file ha
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,10 @@ class _TokenSource(Protocol):
 
     def values(self, rows: Sequence[int]) -> list[Tokens]:
         """Return the tokens of rows that are neither null nor empty."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the data."""
         ...
 
 
@@ -81,6 +85,7 @@ class TokenRows:
 
     def close(self) -> None:
         """Close the split beneath."""
+        self._source.close()
         self._split.close()
 
     def _row(self, index: int) -> int:
@@ -98,23 +103,35 @@ def token_rows(split: OpenSplit, *, num_ids: int = _MAX_IDS) -> TokenRows:
     return TokenRows(split, _SampleTokens(split, num_ids))
 
 
+class _FlatLists(NamedTuple):
+    """One batch's lists end to end, and where each begins."""
+
+    ids: npt.NDArray[Any]
+    offsets: npt.NDArray[Any]
+
+
 class _ArrowTokens:
-    """A list column of Arrow batches."""
+    """A list column of Arrow batches.
+
+    A batch whose ids are all good is sliced as numpy; one that holds a bad id anywhere goes through
+    Arrow, row by row, so that the error names the row.
+    """
 
     def __init__(self, split: ParquetSplit, num_ids: int) -> None:
         self._split = split
         self._num_ids = num_ids
         self._column: ArrowRows | None = None
-        self._all_null = False
+        self._flat: list[_FlatLists | None] = []
         if split.rows.schema.names or split.num_samples:
             name = first_column(split.key, split.rows.schema.names, TOKEN_COLUMNS)
-            self._column = split.rows.select((name,))
-            self._all_null = _check_type(split.key, name, split.rows.schema.field(name).type)
+            if _check_type(split.key, name, split.rows.schema.field(name).type):
+                self._column = split.rows.select((name,))
+                self._flat = [self._flat_lists(batch) for batch in self._column.batches]
 
     def lengths(self) -> npt.NDArray[np.int64]:
         import pyarrow.compute as pc
 
-        if self._column is None or self._all_null:
+        if self._column is None:
             return np.full(self._split.num_samples, -1, np.int64)
         parts: list[Any] = [
             pc.fill_null(pc.list_value_length(batch.column(0)), -1).to_numpy(zero_copy_only=False)
@@ -123,17 +140,45 @@ class _ArrowTokens:
         return np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64)
 
     def values(self, rows: Sequence[int]) -> list[Tokens]:
-        if self._column is None or not rows:
+        if self._column is None:
             return []
+        found: list[Tokens] = []
+        for batch, row in self._column.locate(rows):
+            flat = self._flat[batch]
+            if flat is None:
+                return self._checked(self._column, rows)
+            found.append(flat.ids[flat.offsets[row] : flat.offsets[row + 1]].astype(np.uint32))
+        self._column.touched(len(found))
+        return found
+
+    def close(self) -> None:
+        self._column = None
+        self._flat = []
+
+    def _flat_lists(self, batch: Any) -> "_FlatLists | None":
+        column = batch.column(0)
+        if not len(column.values):
+            ids = np.zeros(0, np.uint32)
+        elif column.values.null_count:
+            return None
+        else:
+            ids = column.values.to_numpy()
+            if ids.min() < 0 or ids.max() >= self._num_ids:
+                return None
+        if hasattr(column, "offsets"):
+            return _FlatLists(ids, column.offsets.to_numpy())
+        first, length = column.offset, column.type.list_size
+        return _FlatLists(ids, np.arange(first, first + len(column) + 1) * length)
+
+    def _checked(self, column: "ArrowRows", rows: Sequence[int]) -> list[Tokens]:
         import pyarrow.compute as pc
 
-        lists: Any = self._column.take(rows).column(0)
+        lists: Any = column.take(rows).column(0)
         ends = np.cumsum(pc.list_value_length(lists).to_numpy(zero_copy_only=False))
         flat: Any = lists.flatten()
         if flat.null_count:
-            self._refuse(
-                rows, ends, int(np.argmax(flat.is_null().to_numpy(zero_copy_only=False))), None
-            )
+            place = int(np.argmax(flat.is_null().to_numpy(zero_copy_only=False)))
+            self._refuse(rows, ends, place, None)
         ids = flat.to_numpy(zero_copy_only=False)
         if ids.min() < 0 or ids.max() >= self._num_ids:
             place = int(np.argmax((ids < 0) | (ids >= self._num_ids)))
@@ -162,6 +207,9 @@ class _SampleTokens:
 
     def values(self, rows: Sequence[int]) -> list[Tokens]:
         return [self._checked(row, ids) for row, ids in zip(rows, self._lists(rows), strict=True)]
+
+    def close(self) -> None:
+        """Nothing is held beyond the split."""
 
     def _lists(self, rows: Sequence[int]) -> list[Any]:
         samples = self._split.read(rows)
@@ -196,15 +244,15 @@ def _why(value: Any, num_ids: int) -> str:
 
 
 def _check_type(key: str, name: str, kind: Any) -> bool:
-    """Return whether the column has type null; refuse everything but lists of integers."""
+    """Return whether the column holds lists (False: type null); refuse all but lists of integers."""
     import pyarrow as pa
 
     types = pa.types
     if types.is_null(kind):
-        return True
+        return False
     is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     if is_list and (types.is_integer(kind.value_type) or types.is_null(kind.value_type)):
-        return False
+        return True
     raise RecordError(
         f"{key}: column {name} holds {kind}, not lists of integers", key=key, reason="columns"
     )

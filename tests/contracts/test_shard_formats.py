@@ -4,6 +4,7 @@ import io
 import random
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from tests.shard_reading import in_memory, one_split, open_splits, plan, read_all, written
 from tools_utilities.compression import compressed_writer
 from tools_utilities.errors import RecordError
+from tools_utilities.shard_bytes import FileShardBytes
 from tools_utilities.shard_format import (
     COMPRESSIONS,
     ReadOptions,
@@ -79,6 +81,18 @@ def test_what_is_written_is_read_back(name: str) -> None:
     assert shard_formats()[name].write(iter(samples), file) == 67
     shard = in_memory(key_of(name), file.getvalue())
     assert plain(read_all(name, shard, options=OPTIONS)) == plain(samples)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_file_reads_as_memory_does(name: str, tmp_path: Path) -> None:
+    samples = samples_of(name, 50)
+    path = tmp_path / f"x{shard_formats()[name].suffixes[0]}"
+    path.write_bytes(written(name, samples))
+    shard = FileShardBytes(path)
+    read = read_all(name, shard, target_bytes=700, options=OPTIONS)
+    assert plain(read) == plain(samples)
+    shard.close()
+    assert plain(read) == plain(samples)  # samples do not hang on the mapping
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -3,7 +3,7 @@
 import io
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +234,11 @@ def test_rows_are_counted_over_row_groups() -> None:
         read_all("parquet", shard, target_bytes=1)
 
 
+MOMENT_TYPE: Any = pa.timestamp("ns", tz="UTC")
+SPAN_TYPE: Any = pa.duration("ns")
+NESTED_TIMES: Any = pa.list_(pa.struct([("at", MOMENT_TYPE), ("for", SPAN_TYPE)]))
+
+
 def test_times_do_not_depend_on_pandas() -> None:
     moment = datetime(2026, 1, 2, 3, 4, 5, 678900, UTC)
     column = pa.array([moment, None], pa.timestamp("ns", tz="UTC"))
@@ -241,6 +246,10 @@ def test_times_do_not_depend_on_pandas() -> None:
     rows = opened.read([0, 1])
     assert rows == [{"t": moment}, {"t": None}]
     assert type(rows[0]["t"]) is datetime
+    nested = pa.array([[{"at": moment, "for": timedelta(seconds=1)}]], NESTED_TIMES)
+    opened = one_split("parquet", in_memory("d/x.parquet", stored(pa.table({"n": nested}))))
+    item = opened.read([0])[0]["n"][0]
+    assert (type(item["at"]), item["for"]) == (datetime, timedelta(seconds=1))
     odd = pa.array([1], pa.timestamp("ns"))
     opened = one_split("parquet", in_memory("d/x.parquet", stored(pa.table({"t": odd}))))
     with pytest.raises(RecordError, match="row 1: "):
@@ -296,6 +305,11 @@ def test_a_sample_that_does_not_fit_is_named(late: Any) -> None:
     samples = [{"t": "x"}] * 300 + [late]
     with pytest.raises(RecordError, match="samples 256 to 300 cannot be written as Parquet"):
         written("parquet", samples)
+
+
+def test_what_parquet_has_no_type_for_is_refused() -> None:
+    with pytest.raises(RecordError, match="samples 0 to 0 cannot be written as Parquet"):
+        written("parquet", [{"a": {}}])
 
 
 def test_mixed_types_are_refused_at_once() -> None:

@@ -1,5 +1,7 @@
 """Spilled bytes read the same from memory and from the file, and leave nothing behind."""
 
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -18,6 +20,28 @@ def test_what_is_written_is_read(memory_bytes: int) -> None:
         assert view.readonly
         assert spill.size_bytes == 5010
         assert spill.held_bytes == (5010 if memory_bytes > 5010 else 0)
+
+
+def test_a_full_temporary_folder_is_named(tmp_path: Path) -> None:
+    """A file size limit stands for a full disk; only a process of its own can have one."""
+    program = """
+import resource, signal
+from tools_utilities.errors import StoreError
+from tools_utilities.spill import Spill
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+try:
+    Spill(memory_bytes=100).write(bytes(50_000))
+except StoreError as error:
+    print(error, error.hint)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[2], env={"TMPDIR": str(tmp_path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert f"{tmp_path}: cannot keep decoded data there: File too large" in done.stdout
+    assert "Set TMPDIR" in done.stdout
 
 
 def test_an_empty_spill_is_empty() -> None:

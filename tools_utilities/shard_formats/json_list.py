@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from tools_utilities.errors import RecordError
-from tools_utilities.json_records import BadJsonError, ExactJson, decode_objects
+from tools_utilities.json_records import BadJsonError, ExactJson, decode_objects, encode_line
 from tools_utilities.line_index import BOM, whole_object
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.shard_format import (
@@ -23,7 +23,7 @@ from tools_utilities.shard_format import (
     ShardFormat,
     Split,
 )
-from tools_utilities.shard_formats.jsonl import JsonlSplit, encode_line
+from tools_utilities.shard_formats.jsonl import JsonlSplit
 from tools_utilities.split_content import SplitContent
 
 _SPACE = b" \t\r\n"

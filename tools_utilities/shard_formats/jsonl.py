@@ -8,8 +8,13 @@ of repeated keys the last wins (`strict`: an error).
 from collections.abc import Callable, Iterable, Sequence
 from typing import BinaryIO
 
-from tools_utilities.errors import RecordError
-from tools_utilities.json_records import BadJsonError, ExactJson, decode_objects, index_json_lines
+from tools_utilities.json_records import (
+    BadJsonError,
+    ExactJson,
+    decode_objects,
+    encode_line,
+    index_json_lines,
+)
 from tools_utilities.line_index import (
     count_lines,
     count_lines_before,
@@ -59,25 +64,6 @@ class JsonLines:
             file.write(encode_line(sample, count))
             count += 1
         return count
-
-
-def encode_line(sample: Sample, index: int) -> bytes:
-    """Return a sample as one JSON line that every strict reader takes.
-
-    Raises:
-        RecordError: it holds NaN, an infinity, or something JSON has no word for.
-    """
-    import json
-
-    try:
-        text = json.dumps(sample, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return text.encode("utf-8") + b"\n"
-    except (TypeError, ValueError, RecursionError) as error:
-        raise RecordError(
-            f"sample {index} cannot be written as JSON: {error}",
-            hint="Use numbers, text, lists and objects; null instead of NaN.",
-            record=index + 1,
-        ) from error
 
 
 class JsonlSplit:

@@ -290,21 +290,21 @@ def _write(samples: Iterable[Sample], file: BinaryIO) -> int:
     import pyarrow.parquet as pq
 
     stream = iter(samples)
-    first = list(islice(stream, _WRITE_ROWS))
-    schema = _table(first, None, 0).schema
-    count, chunk, pending, pending_bytes = 0, first, [], 0
-    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        while chunk:
-            table = _table(chunk, schema, count)
-            count += len(chunk)
-            pending.append(table)
-            pending_bytes += table.nbytes
-            if pending_bytes >= _ROW_GROUP_BYTES:
-                writer.write_table(pa.concat_tables(pending), row_group_size=1 << 30)
-                pending, pending_bytes = [], 0
-            chunk = list(islice(stream, _WRITE_ROWS))
-        if pending:
-            writer.write_table(pa.concat_tables(pending), row_group_size=1 << 30)
+    chunk = list(islice(stream, _WRITE_ROWS))
+    schema = _table(chunk, None, 0).schema
+    count, pending, pending_bytes = 0, list[pa.Table](), 0
+    try:
+        with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+            while chunk:
+                pending.append(_table(chunk, schema, count))
+                pending_bytes += pending[-1].nbytes
+                count += len(chunk)
+                chunk = list(islice(stream, _WRITE_ROWS))
+                if pending_bytes >= _ROW_GROUP_BYTES or not chunk:
+                    writer.write_table(pa.concat_tables(pending), row_group_size=1 << 30)
+                    pending, pending_bytes = [], 0
+    except pa.ArrowException as error:
+        raise _unwritable(0, count, str(error)) from error
     return count
 
 
@@ -316,15 +316,18 @@ def _table(samples: list[Sample], schema: "pa.Schema | None", first: int) -> "pa
         if schema is None:
             return pa.table({name: [sample.get(name) for sample in samples] for name in names})
         if new := [name for name in names if name not in schema.names]:
-            raise _unwritable(samples, first, f"not in the first {_WRITE_ROWS}: {', '.join(new)}")
+            raise _unwritable(
+                first, len(samples), f"not in the first {_WRITE_ROWS}: {', '.join(new)}"
+            )
         return pa.Table.from_pylist(samples, schema=schema)
     except (pa.ArrowException, TypeError, OverflowError) as error:
-        raise _unwritable(samples, first, str(error)) from error
+        raise _unwritable(first, len(samples), str(error)) from error
 
 
-def _unwritable(samples: list[Sample], first: int, why: str) -> RecordError:
+def _unwritable(first: int, num_samples: int, why: str) -> RecordError:
+    last = first + max(0, num_samples - 1)
     return RecordError(
-        f"samples {first} to {first + len(samples) - 1} cannot be written as Parquet: {why}",
+        f"samples {first} to {last} cannot be written as Parquet: {why}",
         hint="Give every sample the same columns and types, or write jsonl.",
         record=first + 1,
     )
