@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tools_utilities.data_objects import split_word
+from tools_utilities.data_objects import differ_by_split
 from tools_utilities.errors import InputNeededError, UsageError
 from tools_utilities.scripts.dataset_discovery import ShardGroup
 from tools_utilities.terminal_picker import Choice, parse_picks
@@ -75,18 +75,32 @@ def validation_siblings(
 ) -> list[ShardGroup]:
     """Return the validation groups that stand beside the chosen ones; test splits never.
 
-    Beside: in the same folder, or in a folder next to it (`x/train/` and `x/val/`).
+    Beside: in the same folder, or in a folder next to it (`x/train/` and `x/val/`), under a name
+    that differs by its split word alone (`books-val-` does not go with `wiki-train-`).
     """
-    folders = {group.folder for group in chosen}
-    parents = {_above(folder) for folder in folders}
     usable = [group for group in groups if group.split == "val" and group.decodes is not False]
     usable = [group for group in usable if group not in chosen]
-    same_folder = [group for group in usable if group.folder in folders]
+    same_folder = [
+        group
+        for group in usable
+        if any(
+            group.folder == one.folder and differ_by_split(_label(group), _label(one))
+            for one in chosen
+        )
+    ]
     return same_folder or [
         group
         for group in usable
-        if _above(group.folder) in parents and split_word(_name_of(group.folder)) == "val"
+        if any(
+            _above(group.folder) == _above(one.folder)
+            and differ_by_split(_name_of(group.folder), _name_of(one.folder))
+            for one in chosen
+        )
     ]
+
+
+def _label(group: ShardGroup) -> str:
+    return group.prefix[len(group.folder) :] or group.stem
 
 
 def _above(folder: str) -> str:

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import msgspec
 
-from tools_utilities.errors import AccessError, QuarkError
+from tools_utilities.errors import (
+    AccessError,
+    ObjectNotFoundError,
+    ObjectReplacedError,
+    QuarkError,
+    StoreError,
+)
+from tools_utilities.fetch import Fetcher
+from tools_utilities.fetch_attempt import FetchLimits
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.shard_format import ReadOptions, Sample, format_of
 
@@ -18,6 +26,11 @@ MAX_SHARDS = 2
 MAX_RECORDS = 8
 _BLOCK = 256 << 10
 _SPLIT_BYTES = 64 << 10
+_PATIENCE = FetchLimits(max_attempts=3, retry_seconds=30)
+"""Somebody waits for the plan."""
+
+
+_GONE = (ObjectNotFoundError, ObjectReplacedError)
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +54,7 @@ class RangeBytes:
 
     def __init__(self, store: ObjectStore, info: ObjectInfo, max_bytes: int = MAX_BYTES) -> None:
         self.info = info
-        self._store = store
+        self._fetcher = Fetcher(store, limits=_PATIENCE)
         self._left = max_bytes
         self._blocks: list[tuple[int, bytes]] = []
 
@@ -65,11 +78,7 @@ class RangeBytes:
         if high - low > self._left:
             raise TooLargeError(f"{self.info.key}: more than {MAX_BYTES >> 20} MiB to decode it")
         self._left -= high - low
-        body = self._store.get(self.info.key, start=low, end=high, if_etag=self.info.etag)
-        try:
-            data = b"".join(body)
-        finally:
-            body.close()
+        data = self._fetcher.fetch_range(self.info, low, high)
         self._blocks.append((low, data))
         return memoryview(data)[start - low : end - low]
 
@@ -88,7 +97,7 @@ def probe(
     """Decode the first records of the first and the last shard that hold any.
 
     Raises:
-        StoreError: the store did not give a shard for another reason than permission.
+        StoreError: the store did not answer; that says nothing of the data.
     """
     filled = [info for info in infos if info.size_bytes]
     chosen = filled[:1] + filled[-1:][: len(filled) - 1]
@@ -101,6 +110,8 @@ def probe(
         except TooLargeError as error:
             too_large = str(error)
         except QuarkError as error:
+            if isinstance(error, StoreError) and not isinstance(error, _GONE):
+                raise
             return Probe(
                 decodes=False, num_records=num_records, num_shards=num_shards,
                 message=_one_line(error), samples=tuple(samples), error=error,

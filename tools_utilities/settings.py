@@ -152,8 +152,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         entry = self.buckets.get(text)
         uri = _with_scheme(entry.uri if entry is not None else self.aliases.get(text, text))
         if uri is None:
+            given = f" ({self.source('bucket')})" if text == self.value("bucket") else ""
             raise UsageError(
-                f"bucket={text} ({self.source('bucket')}): not a bucket name or store URI",
+                f"bucket={text}{given}: not a bucket name or store URI",
                 hint="Write a bucket's name, s3://NAME, file:///FOLDER, or a name of quark.yaml.",
             )
         return uri
@@ -200,7 +201,7 @@ def load_settings(
         UsageError: an unknown key, or a value that its setting does not take, with its source.
     """
     variables = os.environ if environ is None else environ
-    environment = _environment(variables)
+    environment = read_environment(variables)
     start_dir = start_dir.resolve()
     spoken = {name: value for name, value in (sentence or {}).items() if name in KEYS_BY_NAME}
     nearest = [_typed(overrides or {}, "--override"), _typed(spoken, "sentence")]
@@ -340,7 +341,9 @@ def _user_config(variables: Mapping[str, str], environment: Environment) -> Proj
     return read_project_file(folder / "quark" / "config.yaml", "user config")
 
 
-def _environment(variables: Mapping[str, str]) -> Environment:
+def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
+    """Return what the environment says beside settings; never raises."""
+    variables = os.environ if environ is None else environ
     columns = variables.get("COLUMNS", "")
     home = variables.get("HOME")
     return Environment(
@@ -350,11 +353,6 @@ def _environment(variables: Mapping[str, str]) -> Environment:
         ci=variables.get("CI", "").lower() not in {"", "0", "false", "no", "off"},
         columns=int(columns) if columns.isdecimal() and int(columns) > 0 else None,
     )
-
-
-def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
-    """Return what the environment says beside settings; reads no file."""
-    return _environment(os.environ if environ is None else environ)
 
 
 def _unknown_variables(variables: Mapping[str, str]) -> tuple[str, ...]:

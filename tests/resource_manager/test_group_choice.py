@@ -94,6 +94,14 @@ def test_a_folder_next_to_the_training_folder_is_a_sibling_too():
     assert validation_siblings([train], [train, val, same]) == [same]
 
 
+def test_validation_of_another_dataset_is_no_sibling():
+    wiki, books = group("x/wiki-train-"), group("x/books-val-", split="val")
+    assert validation_siblings([wiki], [wiki, books]) == []
+    folder, far = group("x/wiki-train/"), group("x/books-val/", split="val")
+    near = group("x/wiki-val/", split="val")
+    assert validation_siblings([folder], [folder, far, near]) == [near]
+
+
 def test_a_validation_group_that_does_not_decode_is_not_used():
     train, val = group("x/train-"), group("x/val-", split="val", decodes=False)
     assert validation_siblings([train], [train, val]) == []

@@ -21,12 +21,12 @@ import msgspec
 from tools_utilities.candidate_checks import Limits, is_group, manifest_says, why_not
 from tools_utilities.console import SCHEMA, Console, Surroundings
 from tools_utilities.decode_probe import Probe, probe
-from tools_utilities.errors import DataNotFoundError, QuarkError
+from tools_utilities.errors import AccessError, DataNotFoundError, QuarkError
 from tools_utilities.folder_walk import Walk, walk_folders
 from tools_utilities.group_lines import detail_lines, failure_lines, folder_lines, group_lines
 from tools_utilities.group_listing import folder_of, list_members
 from tools_utilities.object_store import ObjectInfo, ObjectStore, open_store
-from tools_utilities.settings import load_settings
+from tools_utilities.settings import load_settings, read_environment
 from tools_utilities.shard_format import shard_formats
 from tools_utilities.shard_groups import Candidate, Rating, find_candidates, rate
 from tools_utilities.walk_report import (
@@ -155,7 +155,8 @@ def find_groups(
 
     Raises:
         DataNotFoundError: no such bucket, or nothing below the prefix.
-        AccessError: listing is refused (also when only some folders are, and nothing was found).
+        AccessError: listing is refused, or reading is and no group can be read.
+        StoreError: the store did not answer.
     """
     root = root_prefix if root_prefix.endswith("/") or not root_prefix else root_prefix + "/"
     walk = walk_folders(store, root, depth)
@@ -247,18 +248,22 @@ def _shard_group(candidate: Candidate, rating: Rating, ignored: int) -> ShardGro
 
 
 def _probed(store: ObjectStore, root: str, rated: Sequence[_Rated]) -> list[_Rated]:
-    """Decode some of the best groups, until the first one is known to decode."""
+    """Decode some of the best groups, until one that may be chosen is among them."""
     done: list[_Rated] = []
+    refused: list[AccessError] = []
     waiting = list(rated)
     while waiting and len(done) < MAX_PROBED:
         now, waiting = waiting[:PROBED_AT_ONCE], waiting[PROBED_AT_ONCE:]
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="probe") as pool:
-            probes = pool.map(lambda found: probe(store, found.candidate.objects), now)
+            probes = list(pool.map(lambda found: probe(store, found.candidate.objects), now))
+            refused.extend(one.error for one in probes if isinstance(one.error, AccessError))
             done.extend(
                 _with_probe(found, root, result) for found, result in zip(now, probes, strict=True)
             )
         if any(found.group.is_choice for found in done):
-            break
+            return _best_first([*done, *waiting])
+    if refused:
+        raise refused[0]
     return _best_first([*done, *waiting])
 
 
@@ -325,7 +330,7 @@ def discover_shard_groups(
     return list(found.groups)
 
 
-def _open(bucket: str) -> ObjectStore:
+def _open(bucket: str | None) -> ObjectStore:
     return open_store(load_settings(start_dir=Path.cwd()).store_spec(bucket))
 
 
@@ -346,8 +351,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns 0, 3 when there is nothing, 4 without permission, 2 for misuse."""
     options = _parse(arguments)
-    settings = load_settings(start_dir=Path.cwd())
-    about = settings.environment
+    about = read_environment()
     console = Console(
         Surroundings(
             term=about.term, no_color=about.no_color, ci=about.ci, columns=about.columns,
@@ -355,7 +359,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     )  # fmt: skip
     try:
-        return _run(options, open_store(settings.store_spec(options.bucket)), console)
+        return _run(options, _open(options.bucket), console)
     except QuarkError as error:
         return console.error(error)
 
