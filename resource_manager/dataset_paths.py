@@ -11,14 +11,12 @@ case, blanks and Unicode form.
 import os
 import re
 from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path, PureWindowsPath
 from urllib.parse import unquote
 
 import msgspec
 
 from tools_utilities.errors import QuarkError, UsageError
-from tools_utilities.object_store import ObjectStore
 
 FirstKeys = Callable[[str, str, str], list[str]]
 """`(store_uri, prefix, start_after)` → the first few keys that begin with the literal prefix."""
@@ -76,16 +74,6 @@ def resolve_dataset_path(text: str, context: PathContext) -> DatasetPath:
     except OSError as error:
         # Too long a name, a loop of links, a folder that may not be entered.
         raise UsageError(f"{text}: not a usable path: {error.strerror}") from error
-
-
-def store_first_keys(open_uri: Callable[[str], ObjectStore], limit: int = 20) -> FirstKeys:
-    """Return a `FirstKeys` that lists stores; one request a question."""
-
-    def first_keys(store_uri: str, prefix: str, start_after: str) -> list[str]:
-        listed = open_uri(store_uri).list(prefix, start_after=start_after)
-        return [info.key for info in islice(listed, limit)]
-
-    return first_keys
 
 
 # URIs.

@@ -10,11 +10,8 @@ from resource_manager.dataset_paths import (
     DatasetPath,
     PathContext,
     resolve_dataset_path,
-    store_first_keys,
 )
 from tools_utilities.errors import AccessError, UsageError
-from tools_utilities.object_store import StoreSpec
-from tools_utilities.object_stores.memory import MemoryStore
 
 BUCKET = "s3://bucket"
 X = "data/datasets/x/"
@@ -270,16 +267,6 @@ def test_a_file_uri_outside_the_root_is_read_where_it_is(machine: Machine, tmp_p
     found = machine.read(f"file://{tmp_path.resolve()}/far/set")
 
     assert (found.store_uri, found.prefix) == (f"file://{tmp_path.resolve()}/far", "set/")
-
-
-def test_first_keys_asks_a_store_for_a_page_at_most():
-    store = MemoryStore(StoreSpec(uri="memory://paths"))
-    for i in range(50):
-        store.put(f"d/{i:02d}", b"")
-
-    first_keys = store_first_keys(lambda _uri: store, limit=3)
-
-    assert first_keys("memory://paths", "d/", "d/10") == ["d/11", "d/12", "d/13"]
 
 
 def test_a_refusing_store_is_not_a_missing_path(machine: Machine):
