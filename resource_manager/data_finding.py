@@ -171,9 +171,9 @@ class DataFinder:
         if not _is_folder(target):
             return [self._literal(target, "validation", "this prefix")]
         discovery = self.discover(target)
-        usable = [group for group in discovery.groups if group.decodes is not False]
-        held_out = [group for group in usable if group.split == "val"]
-        groups = held_out or usable or list(discovery.candidates)
+        known = [*discovery.groups, *discovery.candidates]  # few shards are enough to validate on
+        usable = [group for group in known if group.decodes is not False]
+        groups = [group for group in usable if group.split == "val"] or usable
         if not groups:
             raise _no_groups(target, discovery)
         return [self._group(target, group, "validation", "as said") for group in groups]
