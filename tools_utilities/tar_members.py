@@ -160,7 +160,7 @@ def _pax_records(content: bytes, offset: int) -> Iterator[tuple[bytes, bytes]]:
         length = int(digits) if digits.isdigit() else 0
         record = rest[len(digits) + 1 : length]
         keyword, equals, value = record.partition(b"=")
-        if not equals or not value.endswith(b"\n"):
+        if not equals or not value.endswith(b"\n") or length > len(rest):
             raise TarError("a damaged pax header", offset)
         yield keyword, value[:-1]
         rest = rest[length:]

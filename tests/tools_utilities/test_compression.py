@@ -74,6 +74,30 @@ def test_skippable_zstd_frames_hold_no_data() -> None:
         decompress(stored[:-1], "zstd")
 
 
+@pytest.mark.parametrize("level", [-5, 1, 19])
+@pytest.mark.parametrize("checksum", [False, True])
+@pytest.mark.parametrize("content_size", [False, True])
+@pytest.mark.parametrize("size_bytes", [0, 1, 200, 300, 70_000, 700_000])
+def test_every_kind_of_zstd_frame(
+    *,
+    level: int,
+    checksum: bool,
+    content_size: bool,
+    size_bytes: int,
+) -> None:
+    compressor = zstandard.ZstdCompressor(
+        level, write_checksum=checksum, write_content_size=content_size
+    )
+    noise = random.Random(size_bytes).randbytes(size_bytes // 2)
+    data = noise + bytes(size_bytes - len(noise))  # raw, compressed and run-length blocks
+    one = compressor.compress(data)
+    streaming = compressor.compressobj()
+    other = streaming.compress(data) + streaming.flush()
+    assert decompress(one + other, "zstd", piece_bytes=1000) == data + data
+    with pytest.raises(RecordError, match="truncated"):
+        decompress(one + other[:-1], "zstd")
+
+
 @BOTH
 def test_a_flipped_bit_is_an_error(compression: str) -> None:
     file = io.BytesIO()

@@ -114,6 +114,15 @@ def test_a_file_of_no_rows_is_a_shard() -> None:
     assert read_all("parquet", shard) == []
 
 
+def test_a_file_without_row_groups_is_a_shard() -> None:
+    shard = in_memory("d/x.parquet", written("parquet", []))
+    splits = plan("parquet", shard)
+    assert [(split.num_samples, split.num_bytes) for split in splits] == [
+        (0, shard.info.size_bytes)
+    ]
+    assert read_all("parquet", shard) == []
+
+
 MEMORY_PROGRAM = """
 import random, sys, time
 import pyarrow, pyarrow.parquet

@@ -205,6 +205,8 @@ def _join_row_groups(
     info: ObjectInfo, metadata: "pq.FileMetaData", target_bytes: int
 ) -> list[Split]:
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    if not groups:
+        return [_split_of(info, 0, 0, info.size_bytes, 0)]
     sizes = [group.total_byte_size for group in groups]
     # Sizes in the footer are before compression; the object's own size says how much that saves.
     stored = info.size_bytes / max(1, sum(sizes))
