@@ -99,7 +99,7 @@ def make(project: Path, target: RecordingTarget | None = None, **rest):
 
 
 def test_it_constructs_without_arguments():
-    assert ResourceManager().run_training_job
+    assert callable(ResourceManager().run_training_job)
 
 
 def test_the_only_group_is_trained_on_and_its_sibling_validates(project):
