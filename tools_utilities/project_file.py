@@ -20,7 +20,6 @@ import msgspec
 
 from tools_utilities.errors import QuarkError, UsageError
 from tools_utilities.setting_keys import KEYS_BY_NAME, SettingKey, find_key, parse_value
-from tools_utilities.yaml_text import load_yaml_texts
 
 PROJECT_FILE = "quark.yaml"
 SECTIONS = ("buckets", "datasets", "models")
@@ -59,6 +58,8 @@ def read_project_file(path: Path, source: str) -> ProjectFile:
         raise UsageError(
             f"{path}: cannot be read: {error}", hint="It must be UTF-8 YAML."
         ) from error
+    from tools_utilities.yaml_text import load_yaml_texts  # PyYAML: only for who has a file
+
     content = load_yaml_texts(text, source=source)
     if content is None:
         return ProjectFile()

@@ -381,6 +381,7 @@ def environment_variables() -> list[EnvironmentVariable]:
 _OTHER_VARIABLES = tuple(
     EnvironmentVariable(name=name, meaning=meaning, setting=None)
     for name, meaning in (
+        ("QUARK_LAUNCHER_PID", "Set for the processes of a run: the launcher that they end with."),
         ("CI", "Ask nothing and draw nothing, as off a terminal."),
         ("NO_COLOR", "No colour."),
         ("TERM", "`dumb`: no colour and no animation."),

@@ -1,5 +1,7 @@
 """Precedence and provenance of settings; what quark.yaml may hold; roots and stores."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -345,3 +347,17 @@ def test_what_the_environment_says_of_the_terminal(project: Path):
     assert (environment.term, environment.columns) == ("dumb", 72)
     quiet = load(project, {"CI": "false", "COLUMNS": "wide"}).environment
     assert (quiet.ci, quiet.no_color, quiet.columns) == (False, False, None)
+
+
+def test_importing_it_is_cheap():
+    code = (
+        "import sys, tools_utilities.settings, resource_manager.dataset_paths, "
+        "tools_utilities.scripts.dataset_discovery; from pathlib import Path; "
+        "tools_utilities.settings.load_settings(start_dir=Path('/'), environ={}); "
+        "print([m for m in ('yaml', 'torch', 'boto3', 'pyarrow', 'obstore', 'prompt_toolkit') "
+        "if m in sys.modules])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
