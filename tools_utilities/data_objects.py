@@ -47,11 +47,13 @@ _MANIFESTS = frozenset(
         "state.json",
     }
 )
-_INDEX_SUFFIXES = (".idx", ".idx.gz", ".index")
+_INDEX = re.compile(r"index(?:\.json|\.html?)?(?:\.(?:gz|zst|zstd))?|.*\.(?:idx|index)(?:\.gz)?")
 _CHECKSUM_SUFFIXES = (".crc", ".md5", ".sha1", ".sha256", ".sha512")
 _CHECKSUMS = frozenset({"md5sums", "sha1sums", "sha256sums", "checksums.txt"})
-_DOCUMENTS = frozenset(
-    {"readme", "license", "licence", "notice", "copying", "changelog", "citation", "authors"}
+# `authors.parquet` is data; `AUTHORS` and `authors.txt` are not.
+_DOCUMENT = re.compile(
+    r"(?:readme|licen[cs]e|notice|copying|changelog|citation|authors)"
+    r"(?:\.(?:txt|rst|html?|pdf|cff|bib))?|.*\.md"
 )
 _SYSTEM_FILES = frozenset({"thumbs.db", "desktop.ini"})
 _TEMPORARY_SUFFIXES = (".tmp", ".temp", ".partial", ".inprogress", ".crdownload", ".lock")
@@ -106,14 +108,13 @@ def junk_reason(relative_key: str) -> str | None:
 
 def _junk_name(name: str) -> str | None:
     lower = name.lower()
-    stem = lower.partition(".")[0]
     rules = (
         ("checksum", lower.endswith(_CHECKSUM_SUFFIXES) or lower in _CHECKSUMS),
         ("marker", lower.startswith(("_success", "_started", "_committed"))),
         ("hidden name", lower.startswith((".", "_"))),
         ("manifest", lower in _MANIFESTS or lower.endswith(".manifest.json")),
-        ("index", stem == "index" or lower.endswith(_INDEX_SUFFIXES)),
-        ("document", stem in _DOCUMENTS or lower.endswith(".md")),
+        ("index", _INDEX.fullmatch(lower) is not None),
+        ("document", _DOCUMENT.fullmatch(lower) is not None),
         ("temporary", lower.endswith(_TEMPORARY_SUFFIXES)),
         ("system file", lower in _SYSTEM_FILES),
     )
@@ -234,12 +235,11 @@ def split_word(text: str) -> str | None:
 
 
 def split_of(relative_folder: str, stem: str) -> str | None:
-    """Return the split of a group: its stem's, else the nearest folder's below the root."""
-    for text in (stem, *reversed(relative_folder.split("/"))):
-        found = split_word(text)
-        if found:
-            return found
-    return None
+    """Return the split of a group: its stem's, else its folder's, else one of a folder above."""
+    *above, nearest = relative_folder.strip("/").split("/")
+    # `myteam-dev/alpha/shard-0`: far above the data, only a whole name tells a split.
+    whole = [name for name in reversed(above) if len(_WORD.findall(name)) == 1]
+    return next(filter(None, map(split_word, (stem, nearest, *whole))), None)
 
 
 def differ_by_split(held_out: str, trained_on: str) -> bool:

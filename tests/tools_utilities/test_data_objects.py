@@ -35,6 +35,8 @@ from tools_utilities.data_objects import (
         ("dataset_info.json", "manifest"),
         ("index.json", "index"),
         ("tokens.idx", "index"),
+        ("index.json.zst", "index"),
+        ("AUTHORS", "document"),
         ("README.md", "document"),
         ("LICENSE.txt", "document"),
         ("notes.MD", "document"),
@@ -53,7 +55,7 @@ def test_what_is_not_data_has_a_reason(key: str, reason: str):
     [
         "part-0.parquet", "shard_00008.jsonl", "indexed-0.jsonl", "readme-corpus-00.jsonl",
         "a", "date=2019-01-01/part-0.parquet", "./dot.jsonl", "[x].jsonl", "metadata-00.jsonl",
-        "manifesto.jsonl", "licences/part-0.txt", "crc-0.jsonl",
+        "manifesto.jsonl", "authors.parquet", "index.jsonl", "index-0.json", "licences/part-0.txt", "crc-0.jsonl",
     ],
 )  # fmt: skip
 def test_what_may_be_data_has_none(key: str):
@@ -160,6 +162,10 @@ def test_the_stem_tells_more_than_the_folder_and_the_near_folder_more_than_the_f
     assert split_of("test/train/", "part-") == "train"
     assert split_of("train/en/", "part-") == "train"
     assert split_of("en/", "part-") is None
+    assert split_of("dev-clean/", "part-") == "val"
+    assert split_of("val/en/", "part-") == "val"
+    assert split_of("myteam-dev/alpha/", "part-") is None
+    assert split_of("", "part-") is None
 
 
 @pytest.mark.parametrize(
