@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import servers
+from tests import servers, training
 
 MakeBucket = Callable[[str], str]
 PutObjects = Callable[[str, str, Mapping[str, bytes]], None]
@@ -76,3 +76,10 @@ def put_objects() -> PutObjects:
             client.close()
 
     return put
+
+
+@pytest.fixture(scope="session")
+def training_forks() -> Iterator[training.ForkServer]:
+    """Starts training processes from one that has torch loaded."""
+    with training.fork_server() as forks:
+        yield forks

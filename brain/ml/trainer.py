@@ -75,6 +75,7 @@ class Trainer:
             self.model = torch.compile(self.model)
         self.report = StepReport(self.job, self.progress, self.length)
         self._started = time.monotonic() - self.progress.seconds
+        self._saved = 0
         self._position = stream.state_dict()
         """Of the data: after the last step made, whatever has been fetched since."""
 
@@ -236,6 +237,7 @@ class Trainer:
         self.session.tell(
             "checkpoint", step=progress.step, path=str(path), seconds=time.monotonic() - started
         )
+        self._saved += 1
 
     def _finish(self, reason: str) -> int:
         """Evaluate (unless somebody waits for the end), save, and say how it ended."""
@@ -261,6 +263,7 @@ class Trainer:
             samples=progress.samples,
             tokens=progress.tokens,
             share=share_done(self.job, progress, self.length),
-            stats=self.stream.get_stats(),
+            # The stream counts every position taken of it; only these were saved.
+            stats={**self.stream.get_stats(), "num_checkpoints": self._saved},
         )
         return code

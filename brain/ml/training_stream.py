@@ -128,10 +128,11 @@ class TrainingStream:
             lane.state = one["stream"]
 
     def get_stats(self) -> dict[str, float]:
-        """Return the sources' numeric statistics, added up."""
+        """Return the sources' numeric statistics, added up; rates and means only of a single one."""
         total: dict[str, float] = {}
         for lane in self._lanes:
             for name, value in lane.loader.get_stats().items():
-                if isinstance(value, int | float) and not isinstance(value, bool):
+                mean = name.startswith("avg_") or name.endswith(("_rate", "_utilization"))
+                if isinstance(value, int | float) and not (mean and len(self._lanes) > 1):
                     total[name] = total.get(name, 0) + value
         return total

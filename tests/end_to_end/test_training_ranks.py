@@ -1,0 +1,193 @@
+"""Several processes: the same batches and losses, and one failure that ends them all, told once."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from resource_manager.launch_targets.local import LAUNCH_TARGET
+from resource_manager.runs import read_events, read_run, stop_run
+from tests.training import (
+    ForkServer,
+    events,
+    losses,
+    make_job,
+    text_shards,
+    train_here,
+    wait_for,
+    wait_for_step,
+    write_shards,
+)
+from tools_utilities.object_store import StoreSpec
+
+LIMIT_SECONDS = 10.0
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> StoreSpec:
+    return write_shards(tmp_path_factory.mktemp("data"), text_shards())
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        number = free.getsockname()[1]
+    yield number
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, store: StoreSpec) -> Path:
+    run_dir = tmp_path_factory.mktemp("alone")
+    assert train_here(make_job(run_dir, store, max_steps=16)) == 0
+    return run_dir
+
+
+@pytest.mark.parametrize(("ranks", "grad_accum"), [(2, 1), (4, 1), (2, 2)])
+def test_any_number_of_processes_gives_the_same_losses(
+    tmp_path: Path,
+    store: StoreSpec,
+    alone: Path,
+    training_forks: ForkServer,
+    port: int,
+    ranks: int,
+    grad_accum: int,
+):
+    job = make_job(tmp_path / "run", store, max_steps=16, grad_accum=grad_accum)
+    pids = training_forks.start_ranks(job, ranks, port)
+    assert [training_forks.wait(pid) for pid in pids] == [0] * ranks
+    assert losses(tmp_path / "run") == pytest.approx(losses(alone), abs=1e-5)
+    for name in ("samples", "tokens", "epoch", "lr"):
+        mine = [event[name] for event in events(tmp_path / "run", "step")]
+        assert mine == [event[name] for event in events(alone, "step")]
+    ours, theirs = events(tmp_path / "run", "eval")[-1], events(alone, "eval")[-1]
+    assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
+    assert (ours["samples"], ours["tokens"]) == (theirs["samples"], theirs["tokens"])
+
+
+def test_other_number_of_processes_goes_on_from_a_checkpoint(
+    tmp_path: Path, store: StoreSpec, alone: Path, training_forks: ForkServer, port: int
+):
+    run_dir = tmp_path / "run"
+    job = make_job(run_dir, store, max_steps=16, checkpoint_every=None)
+    assert train_here(make_job(run_dir, store, max_steps=16, max_samples=40)) == 0
+    pids = training_forks.start_ranks(
+        make_job(run_dir, store, max_steps=16, resume="latest"), 2, port
+    )
+    assert [training_forks.wait(pid) for pid in pids] == [0, 0]
+    assert [event["samples"] for event in events(run_dir, "step")] == [
+        event["samples"] for event in events(alone, "step")
+    ]
+    assert job.max_steps == len(losses(run_dir))
+
+
+def _fails_alike(
+    run_dir: Path, forks: ForkServer, pids: list[int], started: float
+) -> dict[str, object]:
+    codes = [forks.wait(pid, LIMIT_SECONDS) for pid in pids]
+    assert time.monotonic() - started < LIMIT_SECONDS
+    assert all(codes)
+    assert len(events(run_dir, "error")) == 1
+    assert not events(run_dir, "end")
+    last = read_events(run_dir)[-1]
+    assert last["event"] == "error"
+    return last
+
+
+def test_undecodable_record_on_one_rank_ends_all(
+    tmp_path: Path, training_forks: ForkServer, port: int
+):
+    shards = text_shards(shards=12, records=12)
+    shards["d/train/train-00007.jsonl"] += b'{"id": 3, "text": "never clo\n'
+    job = make_job(
+        tmp_path / "run", write_shards(tmp_path / "data", shards), batch_size=6, max_steps=500
+    )
+    pids = training_forks.start_ranks(job, 3, port)
+    wait_for(lambda: read_events(tmp_path / "run"))
+    error = _fails_alike(tmp_path / "run", training_forks, pids, time.monotonic())
+    assert "train-00007.jsonl" in str(error["message"])
+    assert error["rank"] in (0, 1, 2)
+    assert error["kind"] == "RecordError"
+
+
+def test_killed_rank_ends_all_and_is_named(
+    tmp_path: Path, store: StoreSpec, training_forks: ForkServer, port: int
+):
+    job = make_job(tmp_path / "run", store, batch_size=6, max_steps=100_000)
+    pids = training_forks.start_ranks(job, 3, port)
+    wait_for_step(tmp_path / "run", 3)
+    os.kill(pids[1], signal.SIGKILL)
+    error = _fails_alike(tmp_path / "run", training_forks, pids, time.monotonic())
+    assert error["rank"] == 1
+    assert str(pids[1]) in str(error["message"])
+
+
+def test_failed_checkpoint_part_leaves_the_pointer_alone(
+    tmp_path: Path, store: StoreSpec, training_forks: ForkServer, port: int
+):
+    """Rank 2 cannot write its part: no checkpoint is published, the one before still loads."""
+    run_dir = tmp_path / "run"
+    assert train_here(make_job(run_dir, store, batch_size=6, max_steps=2)) == 0
+    # A folder where rank 2's file must go: its write fails, whoever runs the test.
+    hidden = run_dir / "checkpoints/.step-00000004.partial"
+    job = make_job(run_dir, store, batch_size=6, max_steps=4, resume="latest")
+    pids = training_forks.start_ranks(job, 3, port)
+    wait_for(hidden.exists)
+    (hidden / "rank-00002.json").mkdir()
+    codes = [training_forks.wait(pid) for pid in pids]
+    if codes == [0, 0, 0]:  # the save was over before the folder was there
+        pytest.skip("the save was too fast to be disturbed")
+    assert all(codes)
+    assert (run_dir / "checkpoints/latest").read_text().strip() == "step-00000002"
+    assert train_here(make_job(run_dir, store, batch_size=6, max_steps=3, resume="latest")) == 0
+
+
+def test_batch_that_cannot_be_dealt_is_a_usage_error(
+    tmp_path: Path, store: StoreSpec, training_forks: ForkServer, port: int
+):
+    job = make_job(tmp_path / "run", store, batch_size=8)
+    pids = training_forks.start_ranks(job, 3, port)
+    assert [training_forks.wait(pid) for pid in pids] == [2, 2, 2]
+    assert "multiple of 3" in events(tmp_path / "run", "error")[0]["hint"]
+
+
+def test_launched_through_torchs_launcher_and_interrupted(tmp_path: Path, store: StoreSpec):
+    """The decision is agreed on, saved by all, and the launcher kills nobody meanwhile."""
+    run_dir = tmp_path / "run"
+    job = make_job(run_dir, store, processes=2, max_steps=100_000)
+    handle = LAUNCH_TARGET.launch(LAUNCH_TARGET.plan(job))
+    try:
+        wait_for_step(run_dir, 3)
+        handle.interrupt()
+        assert handle.wait(LIMIT_SECONDS) == 130
+    finally:
+        handle.kill()
+    end = events(run_dir, "end")[0]
+    assert end["reason"] == "interrupt"
+    assert (run_dir / f"checkpoints/step-{end['step']:08d}/rank-00001.json").exists()
+    assert read_run(run_dir).status == "interrupted"
+    steps = [event["step"] for event in events(run_dir, "step")]
+    assert steps == list(range(1, end["step"] + 1))
+
+
+def test_failure_under_torchs_launcher_keeps_its_own_exit_code(tmp_path: Path, store: StoreSpec):
+    """The launcher says 1 for everything; the run's own code is passed on."""
+    job = make_job(tmp_path / "run", store, processes=2, text_key="body")
+    handle = LAUNCH_TARGET.launch(LAUNCH_TARGET.plan(job))
+    assert handle.wait(60) == 2
+    assert len(events(tmp_path / "run", "error")) == 1
+
+
+def test_stop_from_another_terminal_reaches_all_ranks(
+    tmp_path: Path, store: StoreSpec, training_forks: ForkServer, port: int
+):
+    job = make_job(tmp_path / "run", store, max_steps=100_000)
+    pids = training_forks.start_ranks(job, 2, port)
+    wait_for_step(tmp_path / "run", 2)
+    stop_run(tmp_path / "run")
+    assert [training_forks.wait(pid, LIMIT_SECONDS) for pid in pids] == [130, 130]
+    assert events(tmp_path / "run", "stopping")[0]["reason"] == "interrupt"
