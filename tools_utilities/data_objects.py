@@ -6,7 +6,6 @@ bystanders (`bug1554` among two hundred others), belong to the folder itself: st
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -74,6 +73,8 @@ _HIVE_FOLDER = re.compile(r"(?P<stem>[A-Za-z_][A-Za-z0-9_.-]*=).+")
 _WORD = re.compile(r"[0-9A-Za-z]+")
 _NUMBERED_SHARE = 0.9
 """A folder with at least this share of numbered names consists of series."""
+_DENSE = 0.5
+"""Of a series at least this share of the numbers between its first and last are there."""
 
 
 class ShardName(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,15 +166,18 @@ def parse_name(name: str) -> ShardName | None:
 def assign_stems(names: Iterable[str]) -> dict[str, str]:
     """Return name → stem of its series, or LOOSE, for the names of one folder and one kind.
 
-    A series declares itself by `-of-N`, by zero padding or by a split word before the number;
+    A series declares itself by `-of-N`, by a split word before the number, or by numbers that are
+    padded with zeros and close together;
     other numbered names are one only where nearly every name of the folder is numbered.
     """
     parsed = {name: parse_name(name) for name in names}
-    numbered = [found for found in parsed.values() if found is not None and found.stem != LOOSE]
-    counts = Counter(found.stem for found in numbered)
-    declared = {found.stem for found in numbered if _declares(found, counts[found.stem])}
-    common = {stem for stem, count in counts.items() if count > 1}
-    share = sum(counts[stem] for stem in declared | common)
+    members: dict[str, list[ShardName]] = {}
+    for found in parsed.values():
+        if found is not None and found.stem != LOOSE:
+            members.setdefault(found.stem, []).append(found)
+    declared = {stem for stem, found in members.items() if _declares(stem, found)}
+    common = {stem for stem, found in members.items() if len(found) > 1}
+    share = sum(len(members[stem]) for stem in declared | common)
     series = declared | common if share >= _NUMBERED_SHARE * len(parsed) else declared
     return {
         name: found.stem if found is not None and found.stem in series else LOOSE
@@ -181,11 +185,16 @@ def assign_stems(names: Iterable[str]) -> dict[str, str]:
     }
 
 
-def _declares(found: ShardName, count: int) -> bool:
-    if found.total is not None:
+def _declares(stem: str, members: list[ShardName]) -> bool:
+    if any(found.total is not None for found in members):
         return True
-    words = _WORD.findall(found.stem)
-    return (count > 1 and found.padded) or bool(words and words[-1].lower() in _SPLIT_WORDS)
+    words = _WORD.findall(stem)
+    if words and words[-1].lower() in _SPLIT_WORDS:
+        return True
+    # Hashes that happen to be all digits are padded too, but far apart.
+    numbers = {found.numbers[0] for found in members}
+    dense = len(numbers) > _DENSE * (max(numbers) - min(numbers))
+    return len(members) > 1 and dense and any(found.padded for found in members)
 
 
 def is_shard_folder(name: str) -> bool:

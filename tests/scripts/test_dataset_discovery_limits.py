@@ -3,6 +3,8 @@
 from typing import TypeVar
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from tests import discovery_trees as trees
 from tools_utilities.errors import (
@@ -80,6 +82,40 @@ def test_thousands_of_shard_folders_are_sampled():
     assert len(store.requests) < 90
     assert group.objects_shown.startswith("≥ ")
     assert len(list_group(store, group)) == 1500
+
+
+def test_a_folder_of_endless_names_costs_a_bounded_number_of_requests_and_says_so():
+    store = trees.CountingStore(StoreSpec(uri="memory://endless"))
+    for i in range(25_000):
+        store.put(f"d/{i * 2654435761 % 2**32:08x}-x.jsonl", b"{}\n" * 400)
+
+    found = find_groups(store, "d")
+
+    assert len(store.requests) <= 25
+    assert [group.stem for group in found.groups] == ["*"]
+    assert found.groups[0].objects_shown.endswith("not all listed")
+    assert any("d/: too many names" in note for note in found.notes)
+    assert len(list_group(store, found.groups[0])) == 25_000
+
+
+def test_more_folders_than_can_be_looked_into_are_told():
+    store = trees.store_of({f"d/{i:04d}-set/p-0.jsonl": b"{}\n" for i in range(1010)})
+
+    found = find_groups(store, "d")
+
+    assert any("folders were not looked into" in note for note in found.notes)
+
+
+def test_broken_groups_do_not_hide_the_readable_one_below_them():
+    store = trees.tree(
+        "\n".join(f"d/broken-{i:02d}-set/p-{{}}.jsonl 90000 x9 broken" for i in range(15))
+        + "\nd/good/p-{}.jsonl x8"
+    )
+
+    found = find_groups(store, "d")
+
+    assert found.groups[0].prefix == "d/good/"
+    assert [group.prefix for group in found.choices] == ["d/good/"]
 
 
 # What is not there, and what may not be seen.
@@ -214,3 +250,29 @@ def test_keys_come_in_byte_order():
     assert keys(group_objects(store, "d/")) == [
         f"d/{name}.jsonl" for name in ("z", "é", "\uffe5", "\U0001f600")
     ]
+
+
+_FOLDERS = st.sampled_from(["", "sub/", "shard_0/", "shard_1/", "x=1/", "x=2/", "v1/", "0/", "1/"])
+_STEMS = st.sampled_from(["", "train-", "train-old-", "val-", "part", "s_", "x"])
+_ENDS = st.sampled_from(["", "0", "1", "2", "00", "01", "002", "10", "00-of-02", "01-of-02", "7-a"])
+_SUFFIXES = st.sampled_from([".jsonl", ".jsonl.gz", ".parquet", ".md"])
+_KEYS = st.tuples(_FOLDERS, _STEMS, _ENDS, _SUFFIXES).map("".join)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sets(_KEYS, min_size=1, max_size=30))
+def test_every_data_object_belongs_to_exactly_one_group_or_is_loose(names: set[str]):
+    names = {name for name in names if not name.endswith(".md") and "/." not in f"/{name}"}
+    assume(names)
+    store = trees.store_of({f"d/{name}": b"{}" for name in names} | {"d/README.md": b""})
+
+    found = find_groups(store, "d", min_objects=2, min_size_kb=0, probe=False)
+
+    listed = [
+        info.key
+        for group in (*found.groups, *found.candidates)
+        for info in list_group(store, group)
+    ]
+    assert sorted([*listed, *keys(list(found.loose))]) == sorted(f"d/{name}" for name in names)
+    counted = sum(group.num_objects for group in (*found.groups, *found.candidates))
+    assert counted == len(listed)
