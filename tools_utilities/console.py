@@ -23,6 +23,12 @@ from tools_utilities.terminal_text import Line, Span, can_draw, fit, fold, plain
 SCHEMA = 1
 """Version of the JSON written by `--json`."""
 DEFAULT_COLUMNS = 80
+UNKNOWN_HINT = "Run it again with --verbose to see where it happened."
+DEFAULT_HINTS = {
+    2: "`quark --help` shows how it is said.",
+    3: "`quark discover` shows what is there.",
+}
+"""By exit code, for an error that gives none."""
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,11 +107,12 @@ class Console:
 
         With `--verbose` the traceback follows; with `--json` stdout gets an `error` object.
         """
-        known = isinstance(error, QuarkError)
-        message = str(error) if known else f"{type(error).__name__}: {error}"
-        hint = error.hint if isinstance(error, QuarkError) else "Run again with --verbose for more."
-        detail = error.detail if isinstance(error, QuarkError) else {}
-        code = int(getattr(error, "exit_code", 1)) if known else 1
+        if isinstance(error, QuarkError):
+            message, code, detail = str(error), error.exit_code, error.detail
+            hint = error.hint or DEFAULT_HINTS.get(code, UNKNOWN_HINT)
+        else:
+            message, code, detail = f"{type(error).__name__}: {error}", 1, {}
+            hint = UNKNOWN_HINT
         self.failure(message, hint)
         if self.about.verbose:
             text = "".join(traceback.format_exception(error))
@@ -130,7 +137,7 @@ class Console:
         """
         answers = {"y": True, "yes": True, "n": False, "no": False, "": default}
         while True:
-            answer = self._ask_line(f"{question} [{'Y/n' if default else 'y/N'}] ")
+            answer = self.read_line(f"{question} [{'Y/n' if default else 'y/N'}] ")
             if answer is None:
                 return False
             if answer.strip().lower() in answers:
@@ -143,7 +150,7 @@ class Console:
         Raises:
             InputNeededError: nobody can be asked.
         """
-        return (self._ask_line(f"{question} ") or "").strip()
+        return (self.read_line(f"{question} ") or "").strip()
 
     def menu(self, question: str, choices: Sequence[str]) -> int | None:
         """Ask for one of `choices` and return its index; None when nothing was chosen.
@@ -153,7 +160,7 @@ class Console:
         """
         self.note(question, *[f"  {i}  {choice}" for i, choice in enumerate(choices, 1)])
         while True:
-            answer = self._ask_line(f"Which one? [1-{len(choices)}] ")
+            answer = self.read_line(f"Which one? [1-{len(choices)}] ")
             if not answer or not answer.strip():
                 return None
             if answer.strip().isdecimal() and 1 <= int(answer) <= len(choices):
@@ -180,7 +187,7 @@ class Console:
                 question, choices, preview, stdin=self._stdin, stderr=self._err, fit=self._fit
             )
         return pick_by_line(
-            question, choices, preview, width=self.note_width, say=self.note, ask=self._ask_line
+            question, choices, preview, width=self.note_width, say=self.note, ask=self.read_line
         )
 
     @contextlib.contextmanager
@@ -221,7 +228,12 @@ class Console:
 
             yield paint
 
-    def _ask_line(self, prompt: str) -> str | None:
+    def read_line(self, prompt: str) -> str | None:
+        """Ask for one line as it is typed; None at the end of input.
+
+        Raises:
+            InputNeededError: nobody can be asked.
+        """
         if not self.can_ask or self._stdin is None:
             raise InputNeededError(
                 f"an answer is needed and there is no terminal to ask at: {prompt.strip()}",

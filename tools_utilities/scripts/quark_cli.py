@@ -7,9 +7,11 @@ Sits on top of every other folder, alone in `tools_utilities` to do so. Imports 
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 if not __package__ and str(Path(__file__).parents[2]) not in sys.path:
     # Run by path from a checkout that is not installed: the packages lie beside this folder.
@@ -41,7 +43,14 @@ def run_program(argv: Sequence[str]) -> int:
     try:
         arguments = parse_arguments(argv)
         console = _console_for(arguments)
-        return _run(arguments, argv, console)
+    except QuarkError as error:
+        return console.error(error)
+    return _guarded(lambda: _run(arguments, argv, console), console)
+
+
+def _guarded(act: Callable[[], int], console: Console) -> int:
+    try:
+        return act()
     except KeyboardInterrupt:
         console.note("", "Interrupted; nothing was started.")
         return INTERRUPTED
@@ -75,11 +84,26 @@ def _run(arguments: Arguments, argv: Sequence[str], console: Console) -> int:
         console.result([f"quark {_version()}"])
         return 0
     if not arguments.words:
-        console.note(*HELP.splitlines())
-        return UsageError.exit_code
+        return _session(arguments, console)
     if arguments.words[0] == "explain" and len(arguments.words) > 1:
         return _explain(arguments, console)
     return _carry_out(arguments, argv, console)
+
+
+def _session(arguments: Arguments, console: Console) -> int:
+    """Carry out sentences typed at the terminal until it ends; off a terminal show the help."""
+    if not console.can_ask:
+        console.note(*HELP.splitlines())
+        return UsageError.exit_code
+    console.note("Type a sentence, or `help`; Ctrl-D leaves.")
+    while (line := console.read_line("quark> ")) is not None:
+        words = line.strip()
+        if words in ("exit", "quit"):
+            break
+        if words:
+            typed = msgspec.structs.replace(arguments, words=(words,))
+            _guarded(lambda typed=typed: _run(typed, (*typed.words,), console), console)
+    return 0
 
 
 def _version() -> str:
@@ -107,6 +131,7 @@ def _aliases() -> dict[str, str]:
 def _explain(arguments: Arguments, console: Console) -> int:
     """Show how a sentence is read; touches nothing but quark.yaml, for aliases."""
     from knowledge_hub.hub import KnowledgeHub
+
     from tools_utilities.reading_dialogue import drawn
 
     sentence = _sentence(arguments.words[1:], arguments.overrides)
@@ -118,6 +143,7 @@ def _explain(arguments: Arguments, console: Console) -> int:
 
 def _carry_out(arguments: Arguments, argv: Sequence[str], console: Console) -> int:
     from knowledge_hub.hub import KnowledgeHub
+
     from tools_utilities.reading_dialogue import settle
 
     aliases = _aliases()
@@ -141,6 +167,7 @@ def _run_intent(
     console: Console,
 ) -> int:
     from knowledge_hub.hub import intents
+
     from resource_manager.manager import CommandOptions, ResourceManager
 
     intent = intents()[reading.intent]
