@@ -76,7 +76,7 @@ class ResourceManager:
     ) -> None:
         self._settings = settings
         self._choose = choose_shard_groups
-        self._console = console or Console()
+        self.console = console or Console()
         self._start_dir = start_dir or (settings.start_dir if settings else Path.cwd())
         self._target = target
         self._options = options or CommandOptions()
@@ -118,7 +118,7 @@ class ResourceManager:
             return 0
         if not self._confirmed(f"Start {job.name}?"):
             return UsageError.exit_code
-        return start_run(job, plan, self._launch_target(), self._console)
+        return start_run(job, plan, self._launch_target(), self.console)
 
     def resume(self, reading: Spoken) -> int:
         """Continue a run from its newest checkpoint, with what the sentence changes."""
@@ -127,12 +127,12 @@ class ResourceManager:
         settings = self._settings_of(reading, keep_relative=True)
         job, info = resumed_job(settings, reading.slots)
         where = f"after step {info.checkpoint_step}" if info.checkpoint_step else "from its start"
-        self._console.note(f"{job.name}: goes on {where}")
+        self.console.note(f"{job.name}: goes on {where}")
         if bool(reading.slots.get("plan_only")) or self._options.plan_only:
             return 0
         if not self._confirmed(f"Resume {job.name}?"):
             return UsageError.exit_code
-        return start_run(job, None, self._launch_target(), self._console)
+        return start_run(job, None, self._launch_target(), self.console)
 
     def discover(self, reading: Spoken) -> int:
         """Show the shard groups below a path."""
@@ -145,17 +145,17 @@ class ResourceManager:
             found = finder.discover(target)
             data = {"schema": SCHEMA, **msgspec.to_builtins(found)}
             notes = [f"note: {target.note}"] if target.note else []
-            self._console.note(*notes)
+            self.console.note(*notes)
             lines = (
-                choice_lines(choices_of(found.groups), width=self._console.result_width)
-                if self._console.result_width is not None
+                choice_lines(choices_of(found.groups), width=self.console.result_width)
+                if self.console.result_width is not None
                 else group_lines(data, human=True)
             )
-            more = detail_lines(data) if self._console.about.verbose else []
-            self._console.result([*lines, *more], data)
+            more = detail_lines(data) if self.console.about.verbose else []
+            self.console.result([*lines, *more], data)
             if not found.groups:
-                self._console.note(*folder_lines(data, human=True), *failure_lines(data))
-                self._console.failure(
+                self.console.note(*folder_lines(data, human=True), *failure_lines(data))
+                self.console.failure(
                     f"{found.store}/{found.root}: no shard group qualifies",
                     "Look deeper (depth 5) or take smaller groups (--override min_objects=1).",
                 )
@@ -166,26 +166,26 @@ class ResourceManager:
         """List the runs, newest first."""
         from resource_manager.run_commands import list_command
 
-        return list_command(self._settings_of(reading), reading.slots, self._console)
+        return list_command(self._settings_of(reading), reading.slots, self.console)
 
     def show_run(self, reading: Spoken) -> int:
         """Show one run: figures and a picture."""
         from resource_manager.run_commands import show_command
 
-        return show_command(self._settings_of(reading), reading.slots, self._console)
+        return show_command(self._settings_of(reading), reading.slots, self.console)
 
     def stop_runs(self, reading: Spoken) -> int:
         """Stop one run or all, saving them."""
         from resource_manager.run_commands import stop_command
 
-        return stop_command(self._settings_of(reading), reading.slots, self._console)
+        return stop_command(self._settings_of(reading), reading.slots, self.console)
 
     def doctor(self, reading: Spoken) -> int:
         """Check this machine and the configured store."""
         from resource_manager.doctor import as_json, check_lines, run_checks
 
         checks = run_checks(self._settings_of(reading))
-        self._console.result(check_lines(checks), as_json(checks))
+        self.console.result(check_lines(checks), as_json(checks))
         return 1 if any(check.state == "fail" for check in checks) else 0
 
     def demo(self, reading: Spoken) -> int:
@@ -193,7 +193,7 @@ class ResourceManager:
         from resource_manager.demo import Demo
 
         settings = self._settings_of(reading)
-        return Demo(settings.root, out_dir_of(settings), self._console, slots=reading.slots).run()
+        return Demo(settings.root, out_dir_of(settings), self.console, slots=reading.slots).run()
 
     def _settings_of(self, reading: Spoken, *, keep_relative: bool = False) -> Settings:
         overrides = {
@@ -233,11 +233,11 @@ class ResourceManager:
         def ask(groups: Sequence[ShardGroup]) -> Sequence[ShardGroup]:
             if self._choose is not None:
                 return self._choose(groups)
-            if not self._console.can_ask:
-                self._console.note(*choice_lines(choices_of(groups), width=None))
+            if not self.console.can_ask:
+                self.console.note(*choice_lines(choices_of(groups), width=None))
                 raise several_groups_error(groups, self._options.command)
             target = data_targets(request, settings, finder)[0]
-            picked = self._console.pick(
+            picked = self.console.pick(
                 "Several shard groups qualify. Which ones to train on?",
                 choices_of(groups),
                 lambda index: finder.preview(target.spec, groups[index]),
@@ -251,7 +251,7 @@ class ResourceManager:
                 min_size_kb=settings.value("min_size_kb"),
             ),
             ask,
-            working=self._console.working,
+            working=self.console.working,
         )
         return finder
 
@@ -268,24 +268,24 @@ class ResourceManager:
         except NoGroupsError as error:
             if error.discovery is not None:
                 data = msgspec.to_builtins(error.discovery)
-                self._console.note(*folder_lines(data, human=True), *failure_lines(data))
+                self.console.note(*folder_lines(data, human=True), *failure_lines(data))
             raise
 
     def _show_plan(self, plan: Plan, *, plan_only: bool) -> None:
         data = {"schema": SCHEMA, "event": "plan", "plan": msgspec.to_builtins(plan)}
         if plan_only:
-            self._console.result(plan_lines(plan, width=self._console.result_width), data)
+            self.console.result(plan_lines(plan, width=self.console.result_width), data)
         else:
-            self._console.note(*plan_lines(plan, width=self._console.note_width))
-            self._console.event(data)
+            self.console.note(*plan_lines(plan, width=self.console.note_width))
+            self.console.event(data)
 
     def _confirmed(self, question: str) -> bool:
         # Off a terminal the command itself is the confirmation.
-        if self._console.about.yes or not self._console.can_ask:
+        if self.console.about.yes or not self.console.can_ask:
             return True
-        if self._console.confirm(question):
+        if self.console.confirm(question):
             return True
-        self._console.note("Nothing was started.")
+        self.console.note("Nothing was started.")
         return False
 
     def _launch_target(self) -> LaunchTarget:

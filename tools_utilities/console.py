@@ -286,6 +286,27 @@ class Console:
             return DEFAULT_COLUMNS
 
 
+def make_console(
+    *, no_input: bool = False, json: bool = False, yes: bool = False, verbose: bool = False
+) -> Console:
+    """Return a console that knows what the environment says of the terminal."""
+    from tools_utilities.settings import read_environment
+
+    around = read_environment()
+    return Console(
+        Surroundings(
+            term=around.term,
+            no_color=around.no_color,
+            ci=around.ci,
+            columns=around.columns,
+            no_input=no_input,
+            json=json,
+            yes=yes,
+            verbose=verbose,
+        )
+    )
+
+
 RICH_STYLES = {
     "bold": "bold",
     "dim": "dim",

@@ -6,11 +6,14 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pexpect
 import pytest
+
+from tests.fakes import Request, StubS3
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SIZES = [(24, 80), (12, 40)]
@@ -231,6 +234,39 @@ def test_termination_and_a_closed_terminal_leave_no_process(project, number, cod
         assert ended == code
     wait_for_none_left(project, 10)
     assert list((project / "runs/fox-1/checkpoints").glob("step-*"))
+
+
+def test_ctrl_c_during_discovery_leaves_nothing(project):
+    answer = threading.Event()
+
+    def wait(_request: Request) -> None:
+        answer.wait(LIMIT_SECONDS)
+
+    with StubS3({"data/x/train-0.jsonl": b"{}"}) as s3:
+        s3.script = wait
+        screen = Screen(
+            project, "train quark with data/x for 3 steps", "--bucket", "slow",
+            AWS_ENDPOINT_URL=s3.url, AWS_ACCESS_KEY_ID="k", AWS_SECRET_ACCESS_KEY="s",
+            AWS_REGION="us-east-1", CACHE_DIR=str(project / "cache"), HOME=str(project),
+        )  # fmt: skip
+        while not s3.requests:
+            time.sleep(0.05)
+        began = time.monotonic()
+        screen.send("\x03")
+        assert screen.end() == 130
+        assert time.monotonic() - began < 10
+        answer.set()
+    assert "Traceback" not in screen.text
+    assert not (project / "runs").exists()
+    assert not list((project / "cache").rglob("*"))
+
+
+@pytest.mark.slow
+def test_a_killed_program_leaves_no_run_behind(project):
+    screen = Screen(project, "train quark with data/datasets/one for 100000 steps", "--yes")
+    screen.until("grad norm")
+    os.kill(screen.child.pid, signal.SIGKILL)
+    wait_for_none_left(project, 30)
 
 
 def test_corrections_and_unknown_words_are_asked_about(project):

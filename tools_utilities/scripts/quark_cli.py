@@ -17,7 +17,7 @@ if not __package__ and str(Path(__file__).parents[2]) not in sys.path:
     # Run by path from a checkout that is not installed: the packages lie beside this folder.
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tools_utilities.console import Console, Surroundings
+from tools_utilities.console import Console, make_console
 from tools_utilities.errors import QuarkError, UsageError
 from tools_utilities.terminal_arguments import HELP, Arguments, parse_arguments
 
@@ -42,7 +42,12 @@ def run_program(argv: Sequence[str]) -> int:
     console = Console()
     try:
         arguments = parse_arguments(argv)
-        console = _console_for(arguments)
+        console = make_console(
+            no_input=arguments.no_input,
+            json=arguments.json,
+            yes=arguments.yes,
+            verbose=arguments.verbose,
+        )
     except QuarkError as error:
         return console.error(error)
     return _guarded(lambda: _run(arguments, argv, console), console)
@@ -56,24 +61,6 @@ def _guarded(act: Callable[[], int], console: Console) -> int:
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the border of the program: told, never swallowed
         return console.error(error)
-
-
-def _console_for(arguments: Arguments) -> Console:
-    from tools_utilities.settings import read_environment
-
-    around = read_environment()
-    return Console(
-        Surroundings(
-            term=around.term,
-            no_color=around.no_color,
-            ci=around.ci,
-            columns=around.columns,
-            no_input=arguments.no_input,
-            json=arguments.json,
-            yes=arguments.yes,
-            verbose=arguments.verbose,
-        )
-    )
 
 
 def _run(arguments: Arguments, argv: Sequence[str], console: Console) -> int:
@@ -101,9 +88,12 @@ def _session(arguments: Arguments, console: Console) -> int:
         if words in ("exit", "quit"):
             break
         if words:
-            typed = msgspec.structs.replace(arguments, words=(words,))
-            _guarded(lambda typed=typed: _run(typed, (*typed.words,), console), console)
+            _run_line(msgspec.structs.replace(arguments, words=(words,)), console)
     return 0
+
+
+def _run_line(arguments: Arguments, console: Console) -> int:
+    return _guarded(lambda: _run(arguments, arguments.words, console), console)
 
 
 def _version() -> str:
@@ -132,10 +122,13 @@ def _explain(arguments: Arguments, console: Console) -> int:
     """Show how a sentence is read; touches nothing but quark.yaml, for aliases."""
     from knowledge_hub.hub import KnowledgeHub
 
+    sentence = _sentence(arguments.words[1:], arguments.overrides)
+    return _show_reading(KnowledgeHub().read(sentence, aliases=_aliases()), console)
+
+
+def _show_reading(reading: Any, console: Console) -> int:
     from tools_utilities.reading_dialogue import drawn
 
-    sentence = _sentence(arguments.words[1:], arguments.overrides)
-    reading = KnowledgeHub().read(sentence, aliases=_aliases())
     lines = drawn(reading, width=console.result_width, draw=console.draws_blocks)
     console.result(lines, reading.to_dict())
     return 0
@@ -143,7 +136,6 @@ def _explain(arguments: Arguments, console: Console) -> int:
 
 def _carry_out(arguments: Arguments, argv: Sequence[str], console: Console) -> int:
     from knowledge_hub.hub import KnowledgeHub
-
     from tools_utilities.reading_dialogue import settle
 
     aliases = _aliases()
@@ -155,7 +147,12 @@ def _carry_out(arguments: Arguments, argv: Sequence[str], console: Console) -> i
     sentence = _sentence(arguments.words, arguments.overrides)
     if not sentence.strip():
         raise UsageError("an empty sentence", hint="`quark --help` shows what can be said.")
-    reading, ignored = settle(read(sentence), read, console)
+    reading = read(sentence)
+    if reading.is_explanation:
+        return _show_reading(reading, console)
+    reading, ignored = settle(reading, read, console)
+    for warning in reading.warnings:
+        console.warn(warning)
     return _run_intent(reading, ignored, arguments, argv, console)
 
 
@@ -167,7 +164,6 @@ def _run_intent(
     console: Console,
 ) -> int:
     from knowledge_hub.hub import intents
-
     from resource_manager.manager import CommandOptions, ResourceManager
 
     intent = intents()[reading.intent]
