@@ -1,5 +1,6 @@
 """A manager without a cache: real reads from a store, counted; enough for the stream's own tests."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ class DirectManager:
     def read_range(self, info: ObjectInfo, start: int, end: int) -> bytes:
         return b"".join(self.store.get(info.key, start=start, end=end))
 
-    def prefetch_shards(self, infos: list[ObjectInfo]) -> None:
+    def prefetch_shards(self, infos: Sequence[ObjectInfo]) -> None:
         self.ahead.append([info.key for info in infos])
 
     def get_stats(self) -> dict[str, Any]:

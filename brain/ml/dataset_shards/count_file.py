@@ -1,6 +1,6 @@
 """Counts and listings kept beside the cache, so that a dataset is counted once and not every run.
 
-Files are named by the change fingerprint: data that changed has other names. Written whole and
+Files are named by fingerprints: data that changed has other names. Written whole and
 renamed; losing one costs a recount. A folder that cannot be written is a debug line, not an error.
 """
 
@@ -37,10 +37,10 @@ class ListedObject(msgspec.Struct, frozen=True, array_like=True):
 class CountFile:
     """The counts of one dataset's splits."""
 
-    def __init__(self, folder: Path, fingerprint: str) -> None:
+    def __init__(self, folder: Path, order_fingerprint: str, change_fingerprint: str) -> None:
         self.folder = folder
-        self._counts = folder / f"{fingerprint}.counts"
-        self._listing = folder / f"{fingerprint}.listing"
+        self._counts = folder / f"{change_fingerprint}-{order_fingerprint}.counts"
+        self._listing = folder / f"{change_fingerprint}.listing"
 
     def load(self, num_splits: int) -> Indices | None:
         """Return saved counts (-1 where unknown), or None; a damaged file counts as none."""

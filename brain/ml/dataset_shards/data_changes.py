@@ -48,9 +48,14 @@ def refuse_change(state: StreamState, index: StreamIndex) -> None:
     )
 
 
+def _kept(own: CountFile, state: StreamState) -> list[ListedObject] | None:
+    then = CountFile(own.folder, state.order_fingerprint, state.change_fingerprint)
+    return then.load_listing()
+
+
 def _compare(state: StreamState, index: StreamIndex) -> dict[str, list[str]]:
     own = index.count_file
-    kept = None if own is None else CountFile(own.folder, state.change_fingerprint).load_listing()
+    kept = None if own is None else _kept(own, state)
     if kept is None:
         return {}
     before = {found.key: found for found in kept}

@@ -6,6 +6,7 @@ import msgspec
 
 from brain.ml.dataset_shards.epoch_plan import EpochStart
 from brain.ml.dataset_shards.epoch_reader import EpochReader
+from brain.ml.dataset_shards.share import Share
 
 if TYPE_CHECKING:
     from brain.ml.dataset_shards.stream_dataset import StreamDataset
@@ -29,7 +30,7 @@ def find_samples(
     Where counts are not known, what lies before the step is counted first.
     """
     index, size = stream.prepare(), batch_size * stream.place.world_size
-    plan = stream.lookup_plan(EpochStart(epoch=epoch, position=step * size), size)
+    plan = stream.plan_for(Share(), EpochStart(epoch=epoch, position=step * size))
     reader = EpochReader(plan, index.counts)
     try:
         numbers, indices = reader.codes(size)

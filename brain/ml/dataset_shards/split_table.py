@@ -71,9 +71,7 @@ class SplitTable:
             change.update(line + version_token(info).encode())
         for array in (self.object_of, self.starts, self.ends):
             order.update(array.astype("<i8").tobytes())
-        name = order.hexdigest()[:32]
-        change.update(name.encode())
-        return name, change.hexdigest()[:32]
+        return order.hexdigest()[:32], change.hexdigest()[:32]
 
 
 def relative_key(key: str, folder: str) -> str:

@@ -41,8 +41,8 @@ from brain.ml.dataset_shards.stream_index import (
 from brain.ml.dataset_shards.stream_iteration import Iteration, Standing, StreamTotals
 from brain.ml.dataset_shards.stream_state import (
     StreamState,
+    check_order,
     check_seed,
-    check_settings,
     parse_state,
 )
 from tools_utilities.errors import DataNotFoundError, QuarkError, UsageError
@@ -348,9 +348,9 @@ class StreamDataset(IterableDataset[Any]):
         if taken is not None:
             self.stand_at(Standing(taken + 1, 0))
 
-    def lookup_plan(self, start: EpochStart, batch_size: int) -> EpochPlan:
-        """Return a plan that looks an epoch's order up, for one reader of everything."""
-        return self._plan(self.prepare(), Share(batch_size=batch_size), start)
+    def plan_for(self, share: Share, start: EpochStart) -> EpochPlan:
+        """Return what any reader would need to read its share, from a given start."""
+        return self._plan(self.prepare(), share, start)
 
     def state_dict(self, batches_delivered: int | None = None) -> dict[str, Any]:
         """Return where the stream stands, for all ranks and workers together.
@@ -386,11 +386,10 @@ class StreamDataset(IterableDataset[Any]):
         """
         saved, index = parse_state(state), self.index
         check_seed(saved, self.config.seed)
-        if saved.order_fingerprint != index.order_fingerprint:
-            check_settings(saved, index.settings)
         same = saved.order_fingerprint == index.order_fingerprint
         if not self.config.allow_changed:
             refuse_change(saved, index)
+            check_order(saved, index.settings, index.order_fingerprint)
         lanes, worker = saved.order.get("lanes"), saved.order.get("worker", {})
         return EpochStart(
             epoch=saved.epoch,

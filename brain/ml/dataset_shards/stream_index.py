@@ -149,7 +149,7 @@ def index_store(
         counts=_known_counts(table, request),
         expected=_expected(table, chunks, request),
         folder=request.folder,
-        count_file=CountFile(folder, change) if folder is not None and len(table) else None,
+        count_file=CountFile(folder, order, change) if folder is not None and len(table) else None,
     )
     _fill_counts(index)
     return index

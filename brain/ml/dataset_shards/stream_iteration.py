@@ -22,13 +22,6 @@ class Standing(NamedTuple):
     hint: LaneHint | None = None
 
 
-class Batch(NamedTuple):
-    """One batch, and where the stream stands once it has been delivered."""
-
-    samples: list[Any]
-    standing: Standing
-
-
 @dataclass
 class StreamTotals:
     """What a process has read since its stream was made."""
@@ -100,12 +93,16 @@ class Iteration:
                 yield entry
         self._finished = True
 
-    def batches(self, *, drop_last: bool) -> Iterator[Batch]:
+    def batches(self, *, drop_last: bool) -> Iterator[list[Any]]:
         """Yield batches of the plan's size; the last may be shorter, as may one with bad records."""
         size = self._plan.share.batch_size
         self._usable_batch = size if drop_last else 1
         held: list[Any] = []
+        epoch = self.start.epoch
         for block in self._blocks():
+            if epoch != self.start.epoch:
+                # What was left of a used-up epoch is less than a batch and not wanted.
+                held, epoch = [], self.start.epoch
             held += block.entries
             done = len(held) - len(held) % size
             for start in range(0, done, size):
@@ -129,7 +126,7 @@ class Iteration:
         position = position if total is None else min(position, total)
         return Standing(start.epoch, position, self._reader.hint_at(position) or start.hint)
 
-    def _batch(self, entries: list[Any]) -> Iterator[Batch]:
+    def _batch(self, entries: list[Any]) -> Iterator[list[Any]]:
         good = [entry for entry in entries if type(entry) is not Unreadable]
         if len(good) < len(entries):
             for entry in entries:
@@ -138,7 +135,7 @@ class Iteration:
         self._slot += len(entries)
         self.num_samples += len(good)
         if good:
-            yield Batch(good, self.standing())
+            yield good
         elif self._plan.share.world_size > 1:
             raise DataError(
                 f"none of the {len(entries)} records of a batch can be read",

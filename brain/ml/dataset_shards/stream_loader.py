@@ -28,6 +28,7 @@ class _Message(NamedTuple):
 
     batch: Any
     standing: Standing | None
+    """Where the stream stands once it is delivered; None where one process does both."""
     stats: tuple[int, dict[str, Any]] | None
     """A worker's number and statistics, now and then."""
     error: QuarkError | None = None
@@ -56,10 +57,13 @@ class _BatchStream(IterableDataset[_Message]):
             iteration = self.stream.begin(self._batch_size)
             worker, sent = get_worker_info(), 0.0
             for batch in iteration.batches(drop_last=self._drop_last):
+                if worker is None:
+                    yield _Message(self._collate(batch), None, None)
+                    continue
                 stats = None
-                if worker and (iteration.at_end or time.monotonic() - sent > _STATS_SECONDS):
+                if iteration.at_end or time.monotonic() - sent > _STATS_SECONDS:
                     stats, sent = (worker.id, self.stream.get_stats()), time.monotonic()
-                yield _Message(self._collate(batch.samples), batch.standing, stats)
+                yield _Message(self._collate(batch), iteration.standing(), stats)
         except QuarkError as error:
             if get_worker_info() is None:
                 raise
@@ -130,7 +134,9 @@ class StreamLoader(DataLoader[Any]):
             # The epoch is fixed here, and told to the workers, which may have been started long ago.
             self.stream.prepare()
             self.stream.start_at(self.stream.next_start())
-        return self._deliver(super().__iter__())
+            return self._deliver(super().__iter__())
+        # torch's own iterator costs more than a batch of text takes to read.
+        return self._deliver(super().__iter__() if self.pin_memory else iter(self.dataset))
 
     def _deliver(self, messages: Iterator[_Message]) -> Iterator[Any]:
         for message in messages:
@@ -143,7 +149,8 @@ class StreamLoader(DataLoader[Any]):
             if message.standing is not None:
                 self.stream.stand_at(message.standing)
             yield message.batch
-        self.stream.stand_at_end()
+        if self.num_workers:
+            self.stream.stand_at_end()
 
     def __len__(self) -> int:
         """Return this rank's batches of an epoch.

@@ -57,16 +57,17 @@ def check_seed(state: StreamState, seed: int) -> None:
         )
 
 
-def check_settings(state: StreamState, settings: Mapping[str, Any]) -> None:
+def check_order(state: StreamState, settings: Mapping[str, Any], fingerprint: str) -> None:
     """Refuse a state whose order was made with other settings, naming the first that differs."""
+    if state.order_fingerprint == fingerprint:
+        return
     saved = state.order.get("settings", {})
-    for name in sorted({*saved, *settings}):
-        if saved.get(name) != settings.get(name):
-            raise ChangedError(
-                f"the order has changed: {name} was {saved.get(name)!r}, "
-                f"is {settings.get(name)!r} now",
-                hint="Make the stream with the settings of the run that saved the state.",
-                setting=name,
-                was=saved.get(name),
-                now=settings.get(name),
-            )
+    names = dict.fromkeys([*settings, *saved])
+    name = next((name for name in names if saved.get(name) != settings.get(name)), "split bounds")
+    raise ChangedError(
+        f"the order has changed: {name} was {saved.get(name)!r}, is {settings.get(name)!r} now",
+        hint="Make the stream with the settings of the run that saved the state.",
+        setting=name,
+        was=saved.get(name),
+        now=settings.get(name),
+    )

@@ -1,0 +1,183 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brain.ml.dataset_shards.lane_walk import LaneWalk
+from brain.ml.dataset_shards.shuffle_order import (
+    LARGE_OPEN_BYTES,
+    POOL_BYTES,
+    SEQUENTIAL,
+    LaneShape,
+    choose_shape,
+    deal_order,
+    keyed_permutation,
+    window_bounds,
+)
+
+
+def test_permutation_is_the_same_on_every_machine_and_release():
+    assert keyed_permutation(10, "splits", 42, 0).tolist() == PERMUTATION_OF_TEN
+
+
+PERMUTATION_OF_TEN = [9, 8, 6, 7, 0, 2, 1, 5, 3, 4]
+
+
+@given(st.integers(0, 200), st.integers(0, 5), st.integers(0, 5))
+def test_permutation_holds_every_number_once(length, seed, epoch):
+    found = keyed_permutation(length, "splits", seed, epoch)
+    assert sorted(found.tolist()) == list(range(length))
+
+
+def test_permutations_of_other_seeds_and_epochs_differ():
+    found = {
+        tuple(keyed_permutation(50, "splits", seed, epoch).tolist())
+        for seed in range(5)
+        for epoch in range(5)
+    }
+    assert len(found) == 25
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=60), st.integers(0, 3))
+def test_dealing_holds_every_split_once(splits_of_objects, epoch):
+    object_of = np.repeat(np.arange(len(splits_of_objects)), splits_of_objects)
+    sizes = np.full(len(splits_of_objects), POOL_BYTES // 3)
+    dealt = deal_order(object_of, sizes, 42, epoch)
+    assert sorted(dealt.tolist()) == list(range(len(object_of)))
+
+
+def test_an_object_is_dealt_within_one_pool_of_objects():
+    # 400 objects of 64 MiB and 8 splits: a pool is 64 objects, so an object's splits lie close.
+    object_of = np.repeat(np.arange(400), 8)
+    dealt = deal_order(object_of, np.full(400, 64 << 20), 42, 0)
+    places = [np.flatnonzero(object_of[dealt] == number) for number in range(400)]
+    assert max(int(np.ptp(place)) for place in places) < 64 * 8
+    assert dealt.tolist() != sorted(dealt.tolist())
+
+
+def test_small_data_is_one_pool():
+    object_of = np.repeat(np.arange(20), 50)
+    dealt = deal_order(object_of, np.full(20, 1 << 20), 42, 0)
+    spread = np.ptp(np.flatnonzero(object_of[dealt] == 0))
+    assert spread > 500
+
+
+def test_default_keeps_at_least_64_splits_open():
+    shape = choose_shape(np.full(1000, 1 << 20), shuffle=True)
+    assert shape.num_lanes * shape.num_window_splits >= 64
+
+
+def test_huge_splits_are_opened_fewer_at_a_time():
+    shape = choose_shape(np.full(1000, 64 << 20), shuffle=True)
+    assert shape.num_lanes * shape.num_window_splits * (64 << 20) <= LARGE_OPEN_BYTES
+
+
+def test_file_order_has_one_lane():
+    assert choose_shape(np.full(10, 5), shuffle=False) == SEQUENTIAL
+
+
+@given(st.integers(1, 6), st.integers(0, 7))
+def test_windows_of_a_lane_join(window_splits, lane):
+    shape = LaneShape(num_lanes=8, num_window_splits=window_splits)
+    bounds = [window_bounds(lane, number, shape) for number in range(5)]
+    assert bounds[0] == (0, 1 + lane % window_splits)
+    assert all(left[1] == right[0] for left, right in pairwise(bounds))
+
+
+def make_walk(counts: list[int], shape: LaneShape, *, known: bool) -> LaneWalk:
+    real = np.array(counts, np.int64)
+    held = real.copy() if known else np.full(len(real), -1, np.int64)
+
+    def learn(splits: tuple[int, ...]) -> None:
+        held[list(splits)] = real[list(splits)]
+
+    return LaneWalk(np.arange(len(real)), shape, held, learn)
+
+
+def entries(walk: LaneWalk, size: int = 1 << 30) -> list[tuple[int, ...]]:
+    """Return (position, lane, round, window number, base) of everything that is left."""
+    found = []
+    for chunk in walk.chunks(lambda: size):
+        for place in range(chunk.skip, chunk.num_rounds * len(chunk.windows)):
+            number, column = divmod(place, len(chunk.windows))
+            window = chunk.windows[column]
+            position = chunk.position + place - chunk.skip
+            found.append(
+                (position, window.lane, chunk.first_round + number, window.number, window.base)
+            )
+    return found
+
+
+shapes = st.builds(LaneShape, num_lanes=st.integers(1, 6), num_window_splits=st.integers(1, 4))
+counts = st.lists(st.integers(0, 5), min_size=1, max_size=40)
+
+
+@settings(max_examples=60, deadline=None)
+@given(counts, shapes, st.integers(1, 9))
+def test_every_sample_of_every_lane_comes_once_in_rounds(counts, shape, size):
+    walk = make_walk(counts, shape, known=True)
+    found = entries(walk, size)
+    assert [entry[0] for entry in found] == list(range(sum(counts)))
+    assert [(r, lane) for _, lane, r, _, _ in found] == sorted(
+        (r, lane) for _, lane, r, *_ in found
+    )
+    totals = [sum(counts[lane :: shape.num_lanes]) for lane in range(shape.num_lanes)]
+    assert sorted((lane, r) for _, lane, r, *_ in found) == [
+        (lane, r) for lane, total in enumerate(totals) for r in range(total)
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(counts, shapes, st.data())
+def test_unknown_counts_give_the_same_walk_from_anywhere(counts, shape, data):
+    whole = entries(make_walk(counts, shape, known=True))
+    position = data.draw(st.integers(0, len(whole)))
+    for known in (True, False):
+        walk = make_walk(counts, shape, known=known)
+        walk.seek(position)
+        assert entries(walk, 3) == whole[position:]
+
+
+@settings(max_examples=60, deadline=None)
+@given(counts, shapes, st.data())
+def test_a_hint_replaces_counting_what_came_before(counts, shape, data):
+    whole = entries(make_walk(counts, shape, known=True))
+    first = make_walk(counts, shape, known=False)
+    chunks = [(chunk, first.hint()) for chunk in first.chunks(lambda: 4)]
+    if not chunks:
+        return
+    chunk, hint = data.draw(st.sampled_from(chunks))
+    position = data.draw(st.integers(chunk.position, chunk.position + chunk.num_positions))
+    real = np.array(counts, np.int64)
+    held = np.full(len(real), -1, np.int64)
+    opened: list[int] = []
+
+    def learn(splits: tuple[int, ...]) -> None:
+        opened.extend(splits)
+        held[list(splits)] = real[list(splits)]
+
+    walk = LaneWalk(np.arange(len(real)), shape, held, learn)
+    walk.seek(position, hint)
+    assert entries(walk) == whole[position:]
+    starts = {
+        window.lane: window_bounds(window.lane, window.number, shape)[0] for window in chunk.windows
+    }
+    before = {
+        number
+        for number in range(len(real))
+        if number // shape.num_lanes < starts.get(number % shape.num_lanes, 0)
+    }
+    assert not before & set(opened)
+
+
+@pytest.mark.parametrize("position", [0, 1, 7, 5_000_000_000, 9_999_999_999])
+def test_ten_billion_samples_are_found_by_arithmetic(position):
+    counts = np.full(100_000, 100_000, np.int64)
+    walk = LaneWalk(
+        np.arange(100_000), LaneShape(num_lanes=24, num_window_splits=4), counts, lambda _: None
+    )
+    walk.seek(position)
+    chunk = next(walk.chunks(lambda: 1))
+    assert chunk.position == position
