@@ -8,11 +8,12 @@ with StubS3({"data/a.jsonl": b"..."}) as s3:  # list, head, get with ranges and 
 """
 
 import hashlib
+import re
 import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
 from types import TracebackType
@@ -239,7 +240,7 @@ class StubS3(StubServer):
         data = self.objects.get(request.key)
         if data is None:
             return xml_error(404, "NoSuchKey", "The specified key does not exist.")
-        etag = f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
+        etag = _etag(data)
         wanted = request.headers.get("if-match", etag)
         if wanted not in {etag, etag.strip('"')}:
             return xml_error(412, "PreconditionFailed", "At least one precondition did not hold.")
@@ -296,7 +297,7 @@ class StubS3(StubServer):
         if delimiter and entry.endswith(delimiter) and entry != prefix:
             return f"<CommonPrefixes><Prefix>{coded(entry)}</Prefix></CommonPrefixes>"
         data = self.objects[entry]
-        etag = hashlib.md5(data, usedforsecurity=False).hexdigest()
+        etag = _etag(data).strip('"')
         return (
             f"<Contents><Key>{coded(entry)}</Key><LastModified>2026-01-01T00:00:00.000Z"
             f"</LastModified><ETag>&quot;{etag}&quot;</ETag><Size>{len(data)}</Size>"
@@ -306,3 +307,93 @@ class StubS3(StubServer):
 
 def _url_coded(text: str) -> str:
     return escape(quote(text, safe="/"))
+
+
+class StubCloud(StubS3):
+    """Google's or Azure's object storage of one dictionary, as far as a plain client goes.
+
+    Puts and deletes are obeyed; conditions are If-None-Match, If-Match, and Google's generation.
+    """
+
+    def __init__(self, objects: Mapping[str, bytes]) -> None:
+        super().__init__(objects)
+        self._generations = dict.fromkeys(objects, 1)
+        self._writes = Lock()
+
+    def _answer(self, request: Request) -> Reply:
+        scripted = self.script(request) if self.script else None
+        if scripted is not None:
+            return scripted
+        if request.method == "PUT":
+            with self._writes:
+                return self._put(request)
+        if request.method == "DELETE":
+            there = self.objects.pop(request.key, None)
+            return Reply(204) if there is not None else xml_error(404, "NoSuchKey")
+        if request.query.get("comp") == "list":
+            return self._azure_listing(request.query)
+        if request.query.get("comp") == "batch":
+            return self._azure_batch(request)
+        reply = super()._answer(request)
+        generation = str(self._generations.get(request.key, 0))
+        return replace(reply, headers={**reply.headers, "x-goog-generation": generation})
+
+    def _put(self, request: Request) -> Reply:
+        current = self.objects.get(request.key)
+        etag = None if current is None else _etag(current)
+        generation = str(self._generations.get(request.key, 0) if current is not None else 0)
+        refused = (
+            (request.headers.get("if-none-match") == "*" and current is not None)
+            or request.headers.get("if-match", etag) != etag
+            or request.headers.get("x-goog-if-generation-match", generation) != generation
+        )
+        if refused:
+            return xml_error(412, "PreconditionFailed", "a condition did not hold")
+        self.objects[request.key] = request.body
+        self._generations[request.key] = self._generations.get(request.key, 0) + 1
+        headers = {
+            "etag": _etag(request.body),
+            "x-goog-generation": str(self._generations[request.key]),
+            "last-modified": "Thu, 01 Jan 2026 00:00:00 GMT",
+        }
+        return Reply(201, headers)
+
+    def _azure_batch(self, request: Request) -> Reply:
+        [path] = re.findall(rb"DELETE (\S+) HTTP/1.1", request.body)
+        key = unquote(path.decode()).lstrip("/").partition("/")[2]
+        there = self.objects.pop(key, None) is not None
+        line = "202 Accepted" if there else "404 The specified blob does not exist."
+        code = "" if there else "x-ms-error-code: BlobNotFound\r\n"
+        body = (
+            "--part\r\nContent-Type: application/http\r\nContent-ID: 0\r\n\r\n"
+            f"HTTP/1.1 {line}\r\nx-ms-request-id: 1\r\nx-ms-version: 2019-12-12\r\n{code}\r\n"
+            "\r\n--part--\r\n"
+        )
+        return Reply(202, {"content-type": "multipart/mixed; boundary=part"}, body.encode())
+
+    def _azure_listing(self, query: Mapping[str, str]) -> Reply:
+        prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+        after = query.get("startFrom", "")
+        parts = ""
+        for entry in self._entries(prefix, delimiter):
+            if entry < after:
+                continue
+            if delimiter and entry.endswith(delimiter) and entry != prefix:
+                parts += f"<BlobPrefix><Name>{escape(entry)}</Name></BlobPrefix>"
+                continue
+            data = self.objects[entry]
+            parts += (
+                f"<Blob><Name>{escape(entry)}</Name><Properties>"
+                "<Last-Modified>Thu, 01 Jan 2026 00:00:00 GMT</Last-Modified>"
+                f"<Etag>{escape(_etag(data))}</Etag><Content-Length>{len(data)}</Content-Length>"
+                "<Content-Type>application/octet-stream</Content-Type></Properties></Blob>"
+            )
+        body = (
+            '<?xml version="1.0" encoding="utf-8"?><EnumerationResults><Prefix>'
+            f"{escape(prefix)}</Prefix><Blobs>{parts}</Blobs><NextMarker/></EnumerationResults>"
+        )
+        return Reply(200, {"content-type": "application/xml"}, body.encode())
+
+
+def _etag(data: bytes) -> str:
+    return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'

@@ -1,7 +1,8 @@
 """A store that obstore carries alone: Google Cloud Storage and Azure.
 
 Without an exact side, a key that obstore cannot carry is refused by name, and a forked process is
-refused whole (obstore would hang in it). Folder markers are told from empty objects by one HEAD.
+refused whole (obstore would hang in it). Folder markers are told from empty objects by one HEAD;
+Azure's listing of a folder leaves out the folder's own.
 """
 
 from collections.abc import Callable, Iterator
@@ -167,7 +168,7 @@ class ObstoreStore:
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> ObjectInfo:
         """Replace one version."""
-        generation: str | None = None
+        mode = {"e_tag": quoted_etag(etag)}
         if self._provider.by_generation:
             lost = Failure(412, "PreconditionFailed")
             try:
@@ -176,8 +177,7 @@ class ObstoreStore:
                 raise explain(lost, self._asked("put", key, conditional=True)) from None
             if plain_etag(meta["e_tag"]) != etag:
                 raise explain(lost, self._asked("put", key, conditional=True))
-            generation = meta["version"]
-        mode = {"e_tag": quoted_etag(etag), "version": generation}
+            mode["version"] = meta["version"]
         return self._put(key, data, mode, conditional=True)
 
     def _put(self, key: str, data: bytes, mode: Any, *, conditional: bool) -> ObjectInfo:
@@ -226,6 +226,8 @@ class ObstoreStore:
             if isinstance(error, QuarkError):
                 raise
             failure = of_obstore_error(error)
+            if failure.status is None and isinstance(error, FileNotFoundError):
+                failure = Failure(404, "NoSuchKey")  # Azure deletes in batches, told in other words
             if failure.status is None and "token" in str(error).partition("\n")[0].lower():
                 failure = Failure(401, "NoCredentials", self._provider.sign_in)
         raise explain(failure, self._asked(action, key, conditional=conditional)) from None
