@@ -1,0 +1,12 @@
+"""Say what a run would take; starts nothing."""
+
+from knowledge_hub.intent import Intent
+from knowledge_hub.slots import TRAIN_SLOTS
+
+INTENT: Intent = Intent(
+    name="estimate",
+    summary="Say what a run would take; starts nothing.",
+    examples=("how much would it cost to train on s3://bucket/set for 1 epoch on 8 a100s?",),
+    needs=("data",),
+    slots=TRAIN_SLOTS,
+)

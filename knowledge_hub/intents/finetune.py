@@ -1,0 +1,15 @@
+"""Train on from a checkpoint or an earlier run."""
+
+from knowledge_hub.intent import Intent
+from knowledge_hub.slots import TRAIN_SLOTS
+
+INTENT: Intent = Intent(
+    name="finetune",
+    summary="Train on from a checkpoint or an earlier run.",
+    examples=(
+        "fine-tune quark on s3://bucket/set/train- with lr 2e-5",
+        "adapt quark on ./data/x starting from fox-12",
+    ),
+    needs=("data",),
+    slots=TRAIN_SLOTS,
+)

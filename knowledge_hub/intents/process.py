@@ -1,0 +1,15 @@
+"""Run a function over every sample."""
+
+from knowledge_hub.intent import Intent
+from knowledge_hub.slots import PROCESS_SLOTS
+
+INTENT: Intent = Intent(
+    name="process",
+    summary="Run a function over every sample.",
+    examples=("process s3://bucket/set with pkg.mod:embed",),
+    needs=(
+        "data",
+        "function",
+    ),
+    slots=PROCESS_SLOTS,
+)

@@ -1,0 +1,15 @@
+"""Make, convert or upload shards."""
+
+from knowledge_hub.intent import Intent
+from knowledge_hub.slots import SHARD_SLOTS
+
+INTENT: Intent = Intent(
+    name="shard",
+    summary="Make, convert or upload shards.",
+    examples=(
+        "split dataset.jsonl into 8 shards of 100MB chunks and upload to gs://bucket/sharded",
+        "make webdataset shards from hf://org/set, 2048 samples each, to r2://bridge/runs",
+    ),
+    needs=("source",),
+    slots=SHARD_SLOTS,
+)
