@@ -9,7 +9,8 @@ from tools_utilities.setting_keys import KEYS_BY_NAME, SETTING_KEYS, SettingKey
 def show_help(topic: str | None, resources: Any) -> int:
     """Print the help of a topic (or of everything) with the manager's console."""
     lines = help_lines(topic)
-    return int(resources.show(lines, {"schema": 1, "help": lines}))
+    resources.console.result(lines, {"schema": 1, "help": lines})
+    return 0
 
 
 def help_lines(topic: str | None) -> list[str]:

@@ -195,11 +195,6 @@ class ResourceManager:
         settings = self._settings_of(reading)
         return Demo(settings.root, out_dir_of(settings), self.console, slots=reading.slots).run()
 
-    def show(self, lines: Sequence[str], data: Mapping[str, Any]) -> int:
-        """Print a result that needs nothing carried out (help)."""
-        self._console.result(lines, dict(data))
-        return 0
-
     def _settings_of(self, reading: Spoken, *, keep_relative: bool = False) -> Settings:
         overrides = {
             name: value for name, value in reading.overrides.items() if name in KEYS_BY_NAME
