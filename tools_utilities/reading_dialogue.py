@@ -90,9 +90,7 @@ def marks_of(reading: ReadingLike) -> list[Mark]:
     """Return the marks that a reading draws under its sentence."""
     owned = [Mark(span.start, span.end, str(span.slot)) for span in reading.spans]
     unknown = [
-        Mark(
-            item.start, item.end, f"{item.suggest}?" if item.suggest else "not understood", "error"
-        )
+        Mark(item.start, item.end, _meant(item) or "not understood", "error")
         for item in reading.unaccounted
     ]
     return [*owned, *unknown]
@@ -163,12 +161,26 @@ def _refused(reading: ReadingLike) -> UsageError:
     )
 
 
+def _is_rule(item: UnknownLike) -> bool:
+    """Tell what a value must be (a sentence) from a word that may be meant."""
+    return bool(item.suggest and item.suggest.endswith("."))
+
+
+def _meant(item: UnknownLike) -> str:
+    if not item.suggest:
+        return ""
+    return item.suggest.rstrip(".") if _is_rule(item) else f"did you mean {item.suggest}?"
+
+
 def _unknown(item: UnknownLike) -> str:
-    return f"{item.text} (did you mean {item.suggest}?)" if item.suggest else item.text
+    return f"{item.text} ({_meant(item)})" if item.suggest else item.text
 
 
 def _hint_for_unknown(reading: ReadingLike) -> str:
     """Return a hint; a path that was cut apart at blanks is shown quoted."""
+    rules = [str(item.suggest) for item in reading.unaccounted if _is_rule(item)]
+    if rules:
+        return " ".join(rules)
     words = reading.sentence
     data = [span for span in reading.spans if span.slot in ("data", "source")]
     first = min(reading.unaccounted, key=lambda item: item.start)

@@ -92,7 +92,7 @@ def test_bad_sentences(project, capsys, sentence, code, error, hint):
 
 
 BAD_OVERRIDES = [
-    ("learning_rat=1e-4", "lr"),
+    ("learning_rat=1e-4", "learning_rate"),
     ("batch_size=0", "at least 1"),
     ("batch_size=-3", "at least 1"),
     ("lr=0", "more than 0"),
@@ -162,11 +162,11 @@ def test_an_explicit_cache_folder_that_is_a_file(
 ):
     aws_environment.setenv("AWS_ENDPOINT_URL", moto_endpoint)
     bucket = make_bucket(moto_endpoint)
-    put_objects(moto_endpoint, bucket, {f"d/train-{n}.jsonl": records(n) for n in range(8)})
+    put_objects(moto_endpoint, bucket, {f"data/d/train-{n}.jsonl": records(n) for n in range(8)})
     said, _ = check_refused(
         capsys,
         [
-            "train quark with d for 2 steps",
+            "train quark with data/d for 2 steps",
             "--bucket",
             bucket,
             "--override",
