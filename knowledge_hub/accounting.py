@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from knowledge_hub.captures import UNSURE, is_word_value
-from knowledge_hub.numbers import read_number
+from knowledge_hub.numbers import read_duration, read_money, read_number
 from knowledge_hub.slots import EVERYWHERE, STOP_RULES
 from knowledge_hub.vocabulary import CONNECTORS, NOUNS
 from knowledge_hub.work import FREE, GLUE, Piece, Work
@@ -151,8 +151,11 @@ def _or(work: Work) -> None:
 
 def _or_between(work: Work, at: int, left: Piece, right: Piece) -> None:
     same = [slot for slot in left.slots if slot in right.slots]
-    if left.label == "number" or right.label == "number":
-        work.own(Piece(at, at + 1, "number", {}))
+    if left.label == "number":
+        slot = next(iter(right.slots), "number")
+        work.unsure.pop("number", None)
+        _make_unsure(work, slot, [work.text(left.start, left.end), right.slots.get(slot)])
+        work.own(Piece(at, at + 1, slot, {}))
     elif same:
         for slot in same:
             _make_unsure(work, slot, [left.slots[slot], right.slots[slot]])
@@ -179,7 +182,7 @@ def _or_after_number(work: Work, at: int, right: Piece | None) -> None:
 
 def _or_before_value(work: Work, at: int, left: Piece, place: int) -> None:
     """`batch size 32 or 64`, `on s3://b/a or s3://b/c`."""
-    if place >= len(work.tokens) or not left.slots:
+    if place >= len(work.tokens) or not left.slots or _or_stop_rule(work, at, left, place):
         return
     slot = next(iter(left.slots))
     token = work.tokens[place]
@@ -197,6 +200,22 @@ def _or_before_value(work: Work, at: int, left: Piece, place: int) -> None:
     elif token.kind == "word" and slot in ("model", "name", "worker", "partition_key"):
         _make_unsure(work, slot, [left.slots[slot], token.norm])
         work.own(Piece(at, place + 1, slot, {}))
+
+
+def _or_stop_rule(work: Work, at: int, left: Piece, place: int) -> bool:
+    """`after 6 hours or $15`: the second rule needs no word of its own."""
+    if not left.slots.keys() & STOP_RULES:
+        return False
+    rules = {
+        "max_cost": read_money(work.tokens, place),
+        "max_seconds": read_duration(work.tokens, place, minutes=False),
+    }
+    for slot, found in rules.items():
+        if found and all(work.free(spot) for spot in range(place, found[1])):
+            work.owner[at] = GLUE
+            work.own(Piece(place, found[1], slot, {slot: found[0]}))
+            return True
+    return False
 
 
 def _allowed(work: Work, name: str) -> bool:
@@ -296,6 +315,8 @@ def _fill_slots(work: Work) -> None:
             if value == UNSURE:
                 text = work.text(piece.start, piece.end)
                 work.unsure.setdefault(slot, (f"{text}: two readings", [text]))
+            elif slot in work.unsure:
+                continue
             elif slot in ("data", "runs"):
                 _add_listed(work, slot, value, piece)
             elif slot not in work.slots:
@@ -344,7 +365,8 @@ def _apply_overrides(work: Work) -> None:
 
 def _needs(work: Work) -> None:
     if work.is_two_verbs:
-        work.slots = {}
+        # What is said twice may well be said of two commands.
+        work.slots, work.conflicts = {}, {}
         return
     if work.intent is None:
         work.missing = ["intent"]

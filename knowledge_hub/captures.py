@@ -261,6 +261,10 @@ def _one_of(names: dict[str, str]) -> Converter:
     return convert
 
 
+NUMERIC: Final = frozenset(
+    {"count", "int", "k1024", "num", "time", "clock", "size", "money", "rate", "ints", "nums"}
+)
+"""Converters that read nothing where no number begins."""
 CONVERTERS: Final[dict[str, Converter]] = {
     "count": _count,
     "int": _int,

@@ -6,7 +6,7 @@ mask leaves few words to measure, so that a line of unknown words stays cheap.
 """
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 from knowledge_hub.captures import CODECS, EXPORT_FORMATS, GPUS, SHARD_FORMATS
@@ -47,18 +47,28 @@ def _mask(word: str) -> int:
 
 
 @cache
+def _known_by_length() -> dict[int, list[tuple[str, int, int]]]:
+    by_length: dict[int, list[tuple[str, int, int]]] = {}
+    for known in known_words():
+        by_length.setdefault(known[2], []).append(known)
+    return by_length
+
+
+@cache
 def _known() -> frozenset[str]:
     return frozenset(word for word, _, _ in known_words())
 
 
+@lru_cache(maxsize=4096)
 def nearest_words(word: str) -> tuple[str, ...]:
     """Return the known words nearest to `word` within the limits; several when they tie."""
-    if not (word.isalpha() and word.isascii()) or word in _known():
+    if not (word.isalpha() and word.isascii()) or word in _known() or word == "quark":
         return ()
     mask, length = _mask(word), len(word)
     near = [
         (known, 2 if size >= LONG else 1)
-        for known, letters, size in known_words()
+        for distance in range(-2, 3)
+        for known, letters, size in _known_by_length().get(length + distance, ())
         if abs(size - length) <= (2 if size >= LONG else 1)
         and (mask ^ letters).bit_count() <= (4 if size >= LONG else 2)
     ]
@@ -191,9 +201,13 @@ def _is_followed(work: Work, at: int) -> bool:
     piece = work.piece_at(at)
     if piece is not None:
         return piece.label != "model" and piece.end > at + 1
-    after = work.next_word(at + 1)
-    is_connector = work.tokens[at].norm in CONNECTORS
-    return is_connector and work.piece_at(after) is not None and work.straight(at, after)
+    after = at + 1
+    while after < len(work.tokens) and work.glue[after]:
+        after += work.glue[after]
+    if after >= len(work.tokens) or work.tokens[at].norm not in CONNECTORS:
+        return False
+    # A connector takes a phrase, not a phrase with a connector of its own.
+    return work.piece_at(after) is not None and work.tokens[after].norm not in CONNECTORS
 
 
 def suggestion(word: str) -> str | None:

@@ -5,6 +5,7 @@ None. A number never reaches over a closing mark.
 """
 
 import re
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from knowledge_hub.sentence import Token
@@ -79,6 +80,7 @@ BYTES: Final = {
     }.items()
     for unit in units.split()
 }
+_STARTS: Final = frozenset("0123456789.\u00bd$")
 _AMOUNT = r"([0-9][0-9_]*(?:,[0-9]{3})*(?:\.[0-9]+)?|\.[0-9]+)"
 _CLOCK = re.compile(rf"(?:{_AMOUNT}(?:days?|d|hours?|hrs?|h|mins?|minutes?|m|seconds?|secs?|s))+")
 _CLOCK_PART = re.compile(rf"{_AMOUNT}([a-z]+)")
@@ -99,13 +101,25 @@ def _tidy(value: float) -> int | float:
     return int(value) if float(value).is_integer() and abs(value) < BIGGEST else value
 
 
+def may_be_number(tokens: list[Token], at: int) -> bool:
+    """Whether a number, an amount or a duration may begin at `at`; cheap, never wrongly no."""
+    word = tokens[at].norm
+    if word[:1] in _STARTS:
+        return bool(word)
+    if word in ("a", "an"):
+        after = _norm(tokens, at + 1)
+        return after in SCALES or after in SECONDS or after in ("couple", "single")
+    return word in NUMBER_WORDS or ("-" in word and word.partition("-")[0] in NUMBER_WORDS)
+
+
 def read_number(tokens: list[Token], at: int, *, kilo: int = 1000) -> Number | None:
     """Return the number that starts at `at`. `kilo` is what a `k` stands for."""
     if at >= len(tokens) or tokens[at].kind not in ("word", "slash"):
         return None
     token = tokens[at]
-    first = token.norm[:1]
-    if first.isdigit() or first in ".½":
+    if not may_be_number(tokens, at):
+        return None
+    if token.norm[0] in _STARTS:
         return _read_digits(tokens, at, kilo)
     return _read_words(tokens, at)
 
@@ -188,26 +202,26 @@ def _read_article(tokens: list[Token], at: int) -> Number | None:
     return None
 
 
-def _spelled_parts(tokens: list[Token], at: int) -> list[tuple[list[str], int]]:
-    """Return the number words from `at` on, a hyphened word as its parts, each with its end."""
-    parts: list[tuple[list[str], int]] = []
+def _spelled_parts(tokens: list[Token], at: int) -> Iterator[tuple[list[str], int]]:
+    """Yield the number words from `at` on, a hyphened word as its parts, each with its end."""
+    last = ""
     while at < len(tokens) and tokens[at].kind == "word":
         words = tokens[at].norm.split("-")
-        if not all(word in _UNITS or word in _TENS or word in SCALES for word in words):
-            if not (words == ["and"] and parts and parts[-1][0][-1] in SCALES):
-                break
+        if words == ["and"] and last in SCALES and _starts_small(tokens, at + 1):
             # `two hundred and fifty`: the `and` counts only with a small number after it.
-            following = tokens[at + 1].norm.split("-") if at + 1 < len(tokens) else [""]
-            if not (following[0] in _UNITS or following[0] in _TENS):
-                break
             words = []
-        parts.append((words, at + 1))
+        elif not all(word in _UNITS or word in _TENS or word in SCALES for word in words):
+            return
+        yield words, at + 1
         if tokens[at].stop:
-            break
+            return
+        last = words[-1] if words else ""
         at += 1
-        if not words:
-            continue
-    return parts
+
+
+def _starts_small(tokens: list[Token], at: int) -> bool:
+    first = _norm(tokens, at).partition("-")[0]
+    return first in _UNITS or first in _TENS
 
 
 def _read_spelled(tokens: list[Token], at: int, start: int = 0) -> Number | None:

@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from knowledge_hub.captures import CONVERTERS, UNSURE
+from knowledge_hub.captures import CONVERTERS, NUMERIC, UNSURE
+from knowledge_hub.numbers import may_be_number
 from knowledge_hub.sentence import Token
 from knowledge_hub.vocabulary import NEGATIONS, POLITE, POLITE_PHRASES
 
@@ -132,6 +133,8 @@ class Matcher:
         self.glue = glue_lengths(tokens)
         self._found: dict[int, Match | None] = {}
         self._busy: set[int] = set()
+        self._values: dict[tuple[str, int], tuple[Any, int] | None] = {}
+        self._may_count = [may_be_number(tokens, at) for at in range(len(tokens))]
 
     def longest(self, start: int) -> Match | None:
         """Return the longest phrase that begins at token `start`."""
@@ -187,11 +190,19 @@ class Matcher:
             if child is not None:
                 best = self._search(child, start, at + 1, captured)
         for (slot, converter), child in node.kinds.items():
-            value = CONVERTERS[converter](self._tokens, at, self.length)
+            value = self._value(converter, at)
             if value is not None:
                 found = self._search(child, start, value[1], (*captured, (slot, value[0])))
                 best = _better(best, found)
         return best
+
+    def _value(self, converter: str, at: int) -> tuple[Any, int] | None:
+        """Return what a converter reads at `at`; asked once for each, the numbers only of numbers."""
+        if converter in NUMERIC and not self._may_count[at]:
+            return None
+        if (converter, at) not in self._values:
+            self._values[converter, at] = CONVERTERS[converter](self._tokens, at, self.length)
+        return self._values[converter, at]
 
 
 def _better(first: Match | None, second: Match | None) -> Match | None:
