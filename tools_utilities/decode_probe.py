@@ -1,7 +1,8 @@
 """Decodes a few records of a few shards, so that broken data is seen before anything is launched.
 
-Reads byte ranges, at most `MAX_BYTES` a shard; what cannot be opened within that (a compressed
-object or a row group that is larger) is told as not decoded, never as broken.
+Reads byte ranges, at most `MAX_BYTES` a shard. Of a larger object of lines that cannot be cut (it
+is compressed, or JSON or CSV) the beginning is decoded; what cannot be opened at all within that (a
+larger row group or list) is told as not decoded, never as broken.
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from tools_utilities.compression import cut_pieces, decompressed
 from tools_utilities.errors import (
     AccessError,
     ObjectNotFoundError,
@@ -19,13 +21,25 @@ from tools_utilities.errors import (
 from tools_utilities.fetch import Fetcher
 from tools_utilities.fetch_attempt import FetchLimits
 from tools_utilities.object_store import ObjectInfo, ObjectStore
-from tools_utilities.shard_format import ReadOptions, Sample, format_of
+from tools_utilities.shard_bytes import MemoryShardBytes
+from tools_utilities.shard_format import (
+    ReadOptions,
+    Sample,
+    ShardBytes,
+    ShardFormat,
+    format_of,
+    split_suffix,
+)
 
 MAX_BYTES = 8 << 20
 MAX_SHARDS = 2
 MAX_RECORDS = 8
 _BLOCK = 256 << 10
 _SPLIT_BYTES = 64 << 10
+_HEAD_BYTES = 1 << 20
+_PIECE_BYTES = 64 << 10
+_LINE_FORMATS = frozenset({"jsonl", "json", "txt", "csv"})
+"""Formats of which the first lines alone can be decoded."""
 _PATIENCE = FetchLimits(max_attempts=3, retry_seconds=30)
 """Somebody waits for the plan."""
 
@@ -141,16 +155,41 @@ def _first_records(store: ObjectStore, info: ObjectInfo, options: ReadOptions) -
         raise TooLargeError(f"{info.key}: no format reads this name")
     shard = RangeBytes(store, info)
     try:
-        splits = shard_format.plan_splits(
-            info, lambda start, end: bytes(shard.read(start, end)), _SPLIT_BYTES, options
-        )
-        for split in splits[:2]:
-            opened = shard_format.open_split(shard, split, options)
-            try:
-                if opened.num_samples:
-                    return opened.read(range(min(MAX_RECORDS, opened.num_samples)))
-            finally:
-                opened.close()
-        return []
+        return _open_first(shard, shard_format, options)
+    except TooLargeError:
+        if shard_format.name not in _LINE_FORMATS:
+            raise
+        return _head_records(store, info, shard_format, options)
     finally:
         shard.close()
+
+
+def _open_first(shard: ShardBytes, shard_format: ShardFormat, options: ReadOptions) -> list[Sample]:
+    splits = shard_format.plan_splits(
+        shard.info, lambda start, end: bytes(shard.read(start, end)), _SPLIT_BYTES, options
+    )
+    for split in splits[:2]:
+        opened = shard_format.open_split(shard, split, options)
+        try:
+            if opened.num_samples:
+                return opened.read(range(min(MAX_RECORDS, opened.num_samples)))
+        finally:
+            opened.close()
+    return []
+
+
+def _head_records(
+    store: ObjectStore, info: ObjectInfo, shard_format: ShardFormat, options: ReadOptions
+) -> list[Sample]:
+    """Decode whole lines from the beginning of an object that is too large to be opened."""
+    key, compression = split_suffix(info.key)
+    head: bytes = bytes(RangeBytes(store, info).read(0, _HEAD_BYTES))
+    if compression is not None:
+        pieces = decompressed(cut_pieces(head, _PIECE_BYTES), compression, key=info.key)
+        head = b""
+        while len(head) < _BLOCK and (piece := next(pieces, None)) is not None:
+            head += piece
+    lines = head[: head.rfind(b"\n") + 1]
+    if not lines or (shard_format.name == "json" and lines.lstrip()[:1] == b"["):
+        raise TooLargeError(f"{info.key}: more than {MAX_BYTES >> 20} MiB to decode it")
+    return _open_first(MemoryShardBytes(key, lines), shard_format, options)

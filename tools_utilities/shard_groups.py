@@ -180,9 +180,14 @@ def _member_folders(walk: Walk) -> dict[str, tuple[str, str]]:
             if stem.endswith("="):
                 # A partition of a partition belongs to the outermost one.
                 members |= dict.fromkeys(folders, owner or (prefix, stem))
-            elif _are_shards(folders, walk):
+            elif stem not in _file_stems(listing) and _are_shards(folders, walk):
                 members |= dict.fromkeys(folders, (prefix, stem))
     return members
+
+
+def _file_stems(listing: FolderListing) -> set[str]:
+    """Return the stems of a folder's own files: folders that share one are no shards beside them."""
+    return {_stem(info.key[len(listing.prefix) :]) for info in listing.data}
 
 
 def _are_shards(folders: list[str], walk: Walk) -> bool:
