@@ -39,6 +39,7 @@ _LOGGER = logging.getLogger(__name__)
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _PHASE = "get after list"
 _MAX_DOWNLOADS = 2
+_MAX_SILENT_HEADS = 2
 _SPREAD = 3.0
 
 
@@ -72,6 +73,7 @@ class Fetcher:
         self._uniform = uniform
         self._md5_etags = False
         """This store's etags have been MD5s."""
+        self._silent_heads = 0
 
     def fetch(self, info: ObjectInfo, sink: Sink) -> Fetched:
         """Download a whole object into `sink`, which may be written from its start twice.
@@ -87,6 +89,7 @@ class Fetcher:
         wrong: list[Progress] = []
         while True:
             progress = self._receive(info, (0, info.size_bytes), sink)
+            self._ask_checksum(info, progress)
             check = self._check(info, progress)
             if check == "wrong" and self._is_no_md5(info, progress, wrong):
                 check = "length"
@@ -122,10 +125,12 @@ class Fetcher:
         pause = self._limits.first_pause_seconds
         while progress.received_bytes < span[1] - span[0]:
             attempts += 1
-            started = self._clock()
+            started, resuming = self._clock(), progress.received_bytes > 0
             try:
                 self._attempt(info, span, progress, sink)
             except QuarkError as error:
+                # A server that knows no ranges: the whole is to be had nevertheless.
+                refused = resuming and type(error) is StoreError and not _is_transient(error)
                 now = self._clock()
                 first_failure = now if first_failure is None else first_failure
                 # A store's own time limit may strike just before the watch does.
@@ -133,9 +138,13 @@ class Fetcher:
                 silent += waited_long and progress.received_bytes == 0
                 late = now - first_failure >= self._limits.retry_seconds
                 spent = attempts >= self._limits.max_attempts or late
-                if spent or silent >= self._limits.max_silent_attempts or not _is_transient(error):
+                if (
+                    spent
+                    or silent >= self._limits.max_silent_attempts
+                    or not (refused or _is_transient(error))
+                ):
                     raise self._failed(info, span, progress, attempts, error) from error
-                if error.detail.get("restart"):
+                if refused or error.detail.get("restart"):
                     progress = self._new_progress(info, span)
                 pause = self._pause(pause, error)
         return progress
@@ -168,6 +177,25 @@ class Fetcher:
     def _new_progress(self, info: ObjectInfo, span: tuple[int, int]) -> Progress:
         whole = span == (0, info.size_bytes)
         return Progress(with_md5=whole and info.crc32c is None and _is_md5(info.etag))
+
+    def _ask_checksum(self, info: ObjectInfo, progress: Progress) -> None:
+        """Ask the store for the checksum of an object that would be unverified otherwise.
+
+        One more request, so a store that has none to tell is soon left alone.
+        """
+        known = info.crc32c or progress.stored_crc32c or progress.md5
+        if known is not None or self._silent_heads >= _MAX_SILENT_HEADS:
+            return
+        try:
+            found = self._store.head(info.key)
+        except QuarkError as error:
+            _LOGGER.debug("%s: no checksum: %s", self._name(info), error)
+            found = None
+        if found is not None and found.crc32c is not None and found.etag == info.etag:
+            progress.stored_crc32c = found.crc32c
+            self._silent_heads = 0
+        else:
+            self._silent_heads += 1
 
     def _check(
         self, info: ObjectInfo, progress: Progress

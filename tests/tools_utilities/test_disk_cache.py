@@ -1,0 +1,446 @@
+import hashlib
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tools_utilities.checksum import crc32c, encode_crc32c
+from tools_utilities.disk_cache import CachedFile, DiskCache, EntryId, entry_id
+from tools_utilities.object_store import ObjectInfo
+
+MB = 1_000_000
+
+
+class SmallDisk:
+    """A disk of a given size with something else on it; `full` refuses all allocation."""
+
+    def __init__(self, total: int, folder: Path, others: int = 0, *, full: bool = False):
+        self.total, self.folder, self.others, self.full = total, folder, others, full
+
+    def free_and_total_bytes(self, folder: Path) -> tuple[int, int]:
+        return self.total - self.others - folder_bytes(self.folder), self.total
+
+    def allocate(self, fd: int, num_bytes: int) -> None:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        os.ftruncate(fd, num_bytes)
+
+
+def files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+
+
+def folder_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in files(folder))
+
+
+def entries(folder: Path) -> list[Path]:
+    return [path for path in files(folder) if path.parent.parent.name == "objects"]
+
+
+def content(key: str, size: int) -> bytes:
+    return (hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest() * (size // 32 + 1))[
+        :size
+    ]
+
+
+def identity(key: str, size: int = MB, **changes: str) -> EntryId:
+    info = ObjectInfo(key=key, size_bytes=size, etag=changes.pop("etag", "v1"), **changes)
+    found = entry_id("s3://bucket", info)
+    assert found is not None
+    return found
+
+
+def store(cache: DiskCache, key: str, size: int = MB) -> bool:
+    reservation = cache.reserve(identity(key, size))
+    if reservation is None:
+        return False
+    data = content(key, size)
+    reservation.write(0, data)
+    reservation.publish(crc32c(data)).close()
+    return True
+
+
+def lease(cache: DiskCache, key: str) -> CachedFile:
+    found = cache.open(identity(key))
+    assert found is not None
+    return found
+
+
+def has(cache: DiskCache, key: str, size: int = MB) -> bool:
+    found = cache.open(identity(key, size))
+    if found is None:
+        return False
+    assert bytes(found.view) == content(key, size)
+    found.close()
+    return True
+
+
+def held(cache: DiskCache, keys: str) -> str:
+    return "".join(key for key in keys if has(cache, key))
+
+
+# Names.
+
+
+def test_nothing_in_a_name_comes_from_the_key(tmp_path):
+    cache = DiskCache(tmp_path, 10 * MB)
+    keys = ["../../../evil", "/abs", "a" * 2000, "..", "x/../y", "a\nb", "CON", "é\udcff"]
+    for key in keys:
+        assert store(cache, key, 100)
+    for path in entries(tmp_path):
+        assert path.name.isascii()
+        assert len(path.name) < 255
+    assert len(entries(tmp_path)) == len(keys)
+    assert all(has(cache, key, 100) for key in keys)
+
+
+def test_an_entry_belongs_to_one_version_of_one_object_of_one_store():
+    info = ObjectInfo(key="k", size_bytes=5, etag="e")
+    others = [
+        ("s3://other", info),
+        ("s3://bucket@host:1", info),
+        ("s3://bucket", msgspec.structs.replace(info, key="K")),
+        ("s3://bucket", msgspec.structs.replace(info, etag="f")),
+        ("s3://bucket", msgspec.structs.replace(info, size_bytes=6)),
+        # The same text, cut elsewhere.
+        ("s3://bucketk", msgspec.structs.replace(info, key="")),
+    ]
+    found = {entry_id(endpoint, other) for endpoint, other in [("s3://bucket", info), *others]}
+    assert len({entry.digest for entry in found if entry}) == len(others) + 1
+
+
+def test_an_object_whose_versions_cannot_be_told_apart_has_no_entry():
+    assert entry_id("s3://b", ObjectInfo(key="k", size_bytes=1)) is None
+
+
+# What is read is what was written.
+
+
+def damage_flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def damage_cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def damage_zero(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def damage_extend(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"x")
+
+
+def damage_replace(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_bytes(os.urandom(path.stat().st_size))
+    other.rename(path)
+
+
+DAMAGES = [damage_flip, damage_cut, damage_zero, damage_extend, damage_replace]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("same_process", [True, False])
+def test_a_damaged_entry_is_set_aside_and_can_be_stored_again(tmp_path, damage, same_process):
+    cache = DiskCache(tmp_path, 10 * MB)
+    assert store(cache, "k")
+    assert has(cache, "k")
+    [entry] = entries(tmp_path)
+    time.sleep(0.01)  # file systems may stamp coarsely
+    damage(entry)
+    reader = cache if same_process else DiskCache(tmp_path, 10 * MB)
+    assert reader.open(identity("k")) is None
+    assert reader.num_quarantined == 1
+    assert not entries(tmp_path)
+    assert store(reader, "k")
+    assert has(reader, "k")
+
+
+def test_an_entry_with_another_checksum_than_promised_is_a_bad_one(tmp_path):
+    cache = DiskCache(tmp_path, 10 * MB)
+    assert store(cache, "k")
+    right = encode_crc32c(crc32c(content("k", MB)))
+    assert cache.open(identity("k", crc32c=right)) is not None
+    assert cache.open(identity("k", crc32c=encode_crc32c(1))) is None
+
+
+def test_content_is_checked_once_a_process(tmp_path):
+    cache = DiskCache(tmp_path, 10 * MB)
+    assert store(cache, "k")
+    [entry] = entries(tmp_path)
+    before = entry.stat()
+    damage_flip(entry)
+    os.utime(entry, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert cache.open(identity("k")) is not None  # it was checked when it was written
+    assert DiskCache(tmp_path, 10 * MB).open(identity("k")) is None
+
+
+def test_a_download_has_its_final_name_only_when_it_is_whole(tmp_path):
+    cache = DiskCache(tmp_path, 10 * MB)
+    reservation = cache.reserve(identity("k", 4096))
+    assert reservation is not None
+    for offset in range(0, 4096, 1024):
+        assert not entries(tmp_path)
+        assert cache.open(identity("k", 4096)) is None
+        reservation.write(offset, content("k", 4096)[offset : offset + 1024])
+    reservation.publish(crc32c(content("k", 4096)))
+    assert [path.stat().st_size for path in entries(tmp_path)] == [4096]
+
+
+def test_slices_stay_valid_after_close_and_eviction(tmp_path):
+    cache = DiskCache(tmp_path, int(1.5 * MB))
+    assert store(cache, "a")
+    found = lease(cache, "a")
+    piece = found.view[10:20]
+    found.close()
+    assert store(cache, "b")
+    assert held(cache, "ab") == "b"
+    assert bytes(piece) == content("a", MB)[10:20]
+
+
+# The budget.
+
+
+@pytest.mark.parametrize("policy", ["lru", "next_use"])
+def test_the_folder_never_exceeds_the_budget(tmp_path, policy):
+    budget = int(3.5 * MB)
+    cache = DiskCache(tmp_path, budget, policy=policy)
+    for number in range(12):
+        assert store(cache, f"k{number}")
+        assert folder_bytes(tmp_path) <= budget
+    assert len(entries(tmp_path)) == 3
+
+
+def test_a_reservation_counts_before_it_is_written(tmp_path):
+    cache = DiskCache(tmp_path, int(2.5 * MB))
+    one, two = cache.reserve(identity("a")), cache.reserve(identity("b"))
+    assert one is not None
+    assert two is not None
+    assert cache.reserve(identity("c")) is None
+    one.discard()
+    assert cache.reserve(identity("c")) is not None
+
+
+def test_an_object_larger_than_the_budget_gets_no_room(tmp_path):
+    cache = DiskCache(tmp_path, MB)
+    assert store(cache, "a", 1000)
+    assert cache.reserve(identity("big", 2 * MB)) is None
+    assert has(cache, "a", 1000)  # and evicts nothing
+
+
+def test_lru_evicts_what_was_not_opened_for_longest(tmp_path):
+    cache = DiskCache(tmp_path, int(3.5 * MB), policy="lru")
+    for key in "abc":
+        assert store(cache, key)
+        time.sleep(0.01)
+    assert has(cache, "a")
+    assert store(cache, "d")
+    assert held(cache, "abcd") == "acd"
+
+
+def test_next_use_evicts_what_is_needed_last(tmp_path):
+    cache = DiskCache(tmp_path, int(3.5 * MB))
+    for key in "abc":
+        assert store(cache, key)
+    cache.set_order([identity(key).digest for key in "dcab"])
+    assert store(cache, "d")
+    assert held(cache, "abcd") == "acd"
+
+
+def test_what_another_process_announced_is_kept(tmp_path):
+    mine, theirs = (DiskCache(tmp_path, int(3.5 * MB)) for _ in range(2))
+    for key in "abc":
+        assert store(mine, key)
+    theirs.set_order([identity(key).digest for key in "xcb"])
+    assert store(mine, "d")
+    assert held(mine, "abcd") == "bcd"
+
+
+def test_reading_ahead_never_evicts_what_is_needed_before(tmp_path):
+    cache = DiskCache(tmp_path, int(2.5 * MB))
+    for key in "ab":
+        assert store(cache, key)
+    cache.set_order([identity(key).digest for key in "xabcd"])
+    assert cache.reserve(identity("c"), ahead=True) is None
+    assert cache.reserve(identity("c")) is not None  # somebody waits for this one
+    assert held(cache, "ab") == "a"
+
+
+def test_an_open_entry_is_not_evicted(tmp_path):
+    cache, other = (DiskCache(tmp_path, int(2.5 * MB), policy="lru") for _ in range(2))
+    for key in "ab":
+        assert store(cache, key)
+    first = lease(cache, "a")
+    assert store(other, "c")
+    assert held(other, "abc") == "ac"
+    second = lease(cache, "c")
+    assert other.reserve(identity("d")) is None
+    first.close()
+    second.close()
+    assert store(other, "d")
+
+
+def test_five_percent_of_the_disk_stay_free(tmp_path):
+    disk = SmallDisk(4 * MB, tmp_path, others=MB)
+    cache = DiskCache(tmp_path, 100 * MB, disk=disk, policy="lru")
+    for number in range(6):
+        assert store(cache, f"k{number}")
+        assert disk.free_and_total_bytes(tmp_path)[0] >= 0.05 * disk.total
+    assert len(entries(tmp_path)) == 2
+
+
+def test_a_disk_full_of_other_things_gives_no_room_and_one_warning(tmp_path, caplog):
+    cache = DiskCache(tmp_path, 100 * MB, disk=SmallDisk(4 * MB, tmp_path, others=4 * MB))
+    assert cache.reserve(identity("a")) is None
+    assert cache.reserve(identity("b")) is None
+    [record] = caplog.records
+    assert str(tmp_path) in record.getMessage()
+    assert f"{MB} bytes needed" in record.getMessage()
+    assert "bytes free" in record.getMessage()
+
+
+def test_a_disk_that_fills_up_between_counting_and_allocating_gives_no_room(tmp_path, caplog):
+    cache = DiskCache(tmp_path, 100 * MB, disk=SmallDisk(9 * MB, tmp_path, full=True))
+    before = folder_bytes(tmp_path)
+    assert cache.reserve(identity("a")) is None
+    assert folder_bytes(tmp_path) == before
+    assert "is full" in caplog.text
+
+
+# What is not the cache's own.
+
+
+def test_files_that_the_cache_did_not_make_are_never_touched(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    folder = tmp_path / "c"
+    for path in (elsewhere, folder / "mine"):
+        path.mkdir(parents=True)
+        for number in range(4):
+            (path / f"shard_{number}.jsonl").write_bytes(content(str(number), 3 * MB))
+    (folder / "linked").symlink_to(elsewhere)
+    (folder / "notes.txt").write_text("keep me")
+    cache = DiskCache(folder, 10 * MB, policy="lru")
+    inside = folder / "quark-cache-1"
+    for own in ("objects/0", "working", "quarantine", "order"):
+        (inside / own / "theirs").write_bytes(b"theirs")
+        # A name of ours, but a link to a file of theirs.
+        name = {"objects/0": "0" * 40 + "-5-00000000", "working": "0" * 40 + ".lock"}
+        if own in name:
+            (inside / own / name[own]).symlink_to(elsewhere / "shard_0.jsonl")
+    mine = [path for path in files(tmp_path) if path.parent.name in {"mine", "elsewhere"}]
+    mine += [folder / "notes.txt", *inside.rglob("theirs")]
+    before = {path: path.read_bytes() for path in mine}
+    for _ in range(2):
+        for number in range(8):
+            assert store(DiskCache(folder, 10 * MB, policy="lru"), f"k{number}", 3 * MB)
+    assert {path: path.read_bytes() for path in mine} == before
+    assert sum(1 for path in inside.rglob("*") if path.is_symlink()) == 2
+    assert len(entries(folder)) - 1 <= 3  # `objects/0/theirs` is one of them
+    assert cache.reserve(identity("z")) is not None
+
+
+# The dead.
+
+DIE = """
+import os, signal, sys
+from pathlib import Path
+from tests.tools_utilities.test_disk_cache import DiskCache, MB, content, identity, store
+cache = DiskCache(Path(sys.argv[1]), 4 * MB)
+store(cache, "kept")
+lease = cache.open(identity("kept"))
+turn = cache.try_turn(identity("k"))
+reservation = cache.reserve(identity("k"))
+reservation.write(0, content("k", MB)[:2048])
+cache.set_order([identity("kept").digest] * 3)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_process_leaves_nothing_behind(tmp_path):
+    for _ in range(3):
+        died = subprocess.run([sys.executable, "-c", DIE, str(tmp_path)], check=False)
+        assert died.returncode == -signal.SIGKILL
+        assert [path.suffix for path in files(tmp_path) if path.suffix == ".tmp"] == [".tmp"]
+    cache = DiskCache(tmp_path, 4 * MB)
+    left = [path for path in files(tmp_path) if path.name != "ledger"]
+    assert left == entries(tmp_path)
+    assert has(cache, "kept")
+    # Its lease, its turn, its room and its announcement mean nothing any more.
+    turn = cache.try_turn(identity("k"))
+    assert turn is not None
+    cache.end_turn(turn)
+    for key in "abc":
+        assert store(cache, key)
+    assert store(cache, "d")
+    assert len(entries(tmp_path)) == 3
+    assert not has(cache, "kept")
+
+
+def test_room_that_a_dead_process_held_is_found_while_others_run(tmp_path):
+    cache = DiskCache(tmp_path, 4 * MB)
+    subprocess.run([sys.executable, "-c", DIE, str(tmp_path)], check=False)
+    leases = []
+    for key in "abc":
+        assert store(cache, key)
+        leases.append(lease(cache, key))
+    assert folder_bytes(tmp_path) <= 4 * MB
+
+
+def test_a_turn_is_for_one_at_a_time(tmp_path):
+    one, two = DiskCache(tmp_path, MB), DiskCache(tmp_path, MB)
+    turn = one.try_turn(identity("k"))
+    assert turn is not None
+    assert two.try_turn(identity("k")) is None
+    other = two.try_turn(identity("other"))
+    assert other is not None
+    one.end_turn(turn)
+    again = two.try_turn(identity("k"))
+    assert again is not None
+    two.end_turn(again)
+    two.end_turn(other)
+    assert not list((tmp_path / "quark-cache-1" / "working").iterdir())
+
+
+# Folders.
+
+
+def test_a_folder_of_its_own_is_private(tmp_path):
+    DiskCache(tmp_path / "new" / "cache", MB)
+    assert stat.S_IMODE((tmp_path / "new" / "cache").stat().st_mode) == 0o700
+
+
+def test_a_folder_that_others_may_write_is_shared_with_them(tmp_path):
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    old = os.umask(0o077)
+    try:
+        cache = DiskCache(folder, 4 * MB)
+        assert store(cache, "a")
+        turn = cache.try_turn(identity("b"))
+    finally:
+        os.umask(old)
+    assert turn is not None
+    for path in folder.rglob("*"):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        assert mode == (0o777 if path.is_dir() else 0o666), path
+
+
+def test_another_budget_on_the_same_folder_holds_too(tmp_path):
+    large, small = DiskCache(tmp_path, 10 * MB), DiskCache(tmp_path, int(2.5 * MB))
+    for key in "abcdef":
+        assert store(large, key)
+    assert store(small, "x")
+    assert folder_bytes(tmp_path) <= 2.5 * MB
