@@ -145,9 +145,9 @@ def test_delete_is_idempotent(store):
     assert keys(store) == []
 
 
+# Not memory: a memory store comes to be by its name.
+@pytest.mark.parametrize("kind", ["file", "moto", "weed"], indirect=False)
 def test_a_missing_bucket_is_named(kind, request, tmp_path):
-    if kind == "memory":
-        pytest.skip("a memory store comes to be by its name")
     if kind == "file":
         name = str(tmp_path / "nowhere")
         spec = StoreSpec(uri=f"file://{name}")
@@ -401,10 +401,10 @@ def test_keys_that_are_no_paths_are_carried_too(kind, request, tmp_path):
     assert page.prefixes == ("d/sub/",)
 
 
+# A file system's folders are not objects, and SeaweedFS keeps files.
+@pytest.mark.parametrize("kind", ["memory", "moto"], indirect=False)
 def test_directory_markers_beside_real_empty_objects(kind, request, tmp_path):
     """B01: the marker ends in a slash, the empty shard does not; both are listed as they are."""
-    if kind in {"file", "weed"}:
-        pytest.skip("a file system's folders are not objects (and SeaweedFS keeps files)")
     store = make_store(kind, request, tmp_path)
     root = "data/datasets/alpha/"
     shards = [f"{root}train/shard_{n:05}.jsonl" for n in range(8)]

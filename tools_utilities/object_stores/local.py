@@ -84,7 +84,7 @@ class LocalStore:
 
     def __init__(self, spec: StoreSpec, root: Path) -> None:
         self.spec = spec
-        self.endpoint_id = spec.uri
+        self.endpoint_id = f"file://{root}"
         self.root = root
         """The folder, absolute; what reads files in place joins keys to it through `local_path`."""
         self._real_root = os.path.realpath(root)
