@@ -85,6 +85,9 @@ def _instead(work: Work) -> None:
         end = _replaced_end(work, before, after)
         if end is not None:
             work.own(Piece(at, end, before.label, {}))
+        elif (owner := work.piece_at(after)) is not None and not owner.intent:
+            # What is to be replaced is not there: setting it would be the opposite of what is said.
+            work.disown(owner)
 
 
 def _replaced_end(work: Work, before: Piece, at: int) -> int | None:

@@ -149,7 +149,7 @@ def _word(tokens: list[Token], at: int, _: MatchLength) -> Captured:
         return token.value, at + 1
     if token.kind not in ("word", "run") or not is_word_value(token.norm):
         return None
-    if token.norm in CONNECTORS or token.norm in NEVER_GLUE or token.norm in POLITE:
+    if token.norm in CONNECTORS or token.norm in NEVER_GLUE or token.norm in POLITE | {"done"}:
         return None
     return token.norm, at + 1
 

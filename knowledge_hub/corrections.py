@@ -26,8 +26,8 @@ EVERY_UNITS: Final = ("step", "steps", "sample", "samples", "second", "minute", 
 
 
 @cache
-def known_words() -> tuple[tuple[str, int, int], ...]:
-    """Return every word that can be meant, with its letter mask and length."""
+def _every_word() -> frozenset[str]:
+    """Every word that means something, however short."""
     table = phrase_table()
     words = {
         *table.words, *table.verbs, *table.nouns, *POLITE, *CONNECTORS, *NEVER_GLUE,
@@ -35,7 +35,13 @@ def known_words() -> tuple[tuple[str, int, int], ...]:
         *(word for phrase in POLITE_PHRASES for word in phrase),
         *(name for name in GPUS if name.isalpha()), "usd", "dollar", "dollars",
     }  # fmt: skip
-    fit = (word for word in words if len(word) >= SHORTEST and word.isascii() and word.isalpha())
+    return frozenset(words)
+
+
+@cache
+def known_words() -> tuple[tuple[str, int, int], ...]:
+    """Return the words that a misspelt one can be, with their letter mask and length."""
+    fit = (word for word in _every_word() if len(word) >= SHORTEST and word.isalpha())
     return tuple((word, _mask(word), len(word)) for word in sorted(fit))
 
 
@@ -62,7 +68,7 @@ def _known() -> frozenset[str]:
 @lru_cache(maxsize=4096)
 def nearest_words(word: str) -> tuple[str, ...]:
     """Return the known words nearest to `word` within the limits; several when they tie."""
-    if not (word.isalpha() and word.isascii()) or word in _known() or word == "quark":
+    if not (word.isalpha() and word.isascii()) or word in _every_word() or word == "quark":
         return ()
     mask, length = _mask(word), len(word)
     near = [

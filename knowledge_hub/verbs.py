@@ -5,12 +5,20 @@ from knowledge_hub.literals import is_function, is_run_id
 from knowledge_hub.numbers import NUMBER_WORDS
 from knowledge_hub.phrases import is_negation
 from knowledge_hub.slots import MODEL_INTENTS
-from knowledge_hub.vocabulary import CONNECTORS, NEVER_GLUE, NOUNS
+from knowledge_hub.vocabulary import CONNECTORS, DATA_CONNECTORS, NEVER_GLUE, NOUNS
 from knowledge_hub.work import Piece, Work
 
 STARTING = frozenset({"start", "launch", "off"})
 """Verbs of training that may carry the noun `run`: `start a run on …`."""
 LABEL = "intent"
+MARKED = {
+    "done": "complete",
+    "complete": "complete",
+    "completed": "complete",
+    "finished": "complete",
+    "failed": "fail",
+}
+"""What may follow `mark`."""
 
 
 def take_help(work: Work) -> None:
@@ -47,11 +55,29 @@ def take_verbs(work: Work) -> None:
 
 
 def _single_verbs(work: Work) -> list[Piece]:
-    return [
+    return _marks(work) + [
         Piece(at, at + 1, LABEL, _implied(token.norm), intent=work.table.verbs[token.norm])
         for at, token in enumerate(work.tokens)
         if work.free(at) and token.kind == "word" and token.norm in work.table.verbs
     ]
+
+
+def _marks(work: Work) -> list[Piece]:
+    """`mark … done`, `mark … as failed`: one verb with what it is about inside."""
+    free = [at for at, token in enumerate(work.tokens) if work.free(at) and token.kind == "word"]
+    first = next((at for at in free if work.tokens[at].norm == "mark"), None)
+    if first is None:
+        return []
+    states = [piece for piece in work.pieces if piece.slots.keys() == {"state"}]
+    places = sorted([*free, *(piece.start for piece in states)])
+    last = next((at for at in places if at > first and work.tokens[at].norm in MARKED), None)
+    if last is None:
+        return []
+    owner = work.piece_at(last)
+    if owner is not None:
+        owner.slots = {}
+    work.own(Piece(last, last + 1, LABEL, {})).is_noun = True
+    return [Piece(first, first + 1, LABEL, {}, intent=MARKED[work.tokens[last].norm])]
 
 
 def _implied(verb: str) -> dict[str, object]:
@@ -128,13 +154,25 @@ def _take_noun(work: Work, at: int, verbs: list[Piece]) -> None:
     while before >= last.end and work.tokens[before].norm in CONNECTORS:
         before = work.word_before(before)
     owner = work.piece_at(before)
-    if before == last.end - 1 or (owner is not None and owner.is_noun) or _before_run(work, at):
+    follows = before == last.end - 1 or (owner is not None and owner.is_noun)
+    if follows or _before_run(work, at) or _before_data(work, at):
         work.own(Piece(at, at + 1, LABEL, {})).is_noun = True
 
 
 def _before_run(work: Work, at: int) -> bool:
     after = work.next_word(at + 1)
     return after < len(work.tokens) and work.tokens[after].kind == "run"
+
+
+def _before_data(work: Work, at: int) -> bool:
+    """`train quark on the shards in s3://b/x`."""
+    after = work.next_word(at + 1)
+    place = work.next_word(after + 1)
+    return (
+        place < len(work.tokens)
+        and work.tokens[after].norm in (*DATA_CONNECTORS, "of")
+        and work.tokens[place].kind in ("path", "quoted", "slash")
+    )
 
 
 def _refuse_negated(work: Work, verbs: list[Piece]) -> None:
