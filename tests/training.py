@@ -3,6 +3,7 @@
 Importing torch takes seconds, so `ForkServer` imports it once and forks a real process for each run.
 """
 
+import importlib
 import json
 import os
 import random
@@ -19,7 +20,7 @@ from brain.ml.training_job import DataSource, TrainingJob, save_job
 from resource_manager.runs import read_events, step_events
 from tools_utilities.object_store import StoreSpec
 
-WORDS = ("the quick brown fox jumps over a lazy dog and then sleeps under an old tree").split()
+WORDS = ("the", "quick", "fox", "jumps", "over", "a", "lazy", "dog", "and", "sleeps")
 
 
 def text_shards(*, shards: int = 3, records: int = 30, seed: int = 0) -> dict[str, bytes]:
@@ -128,7 +129,7 @@ class ForkServer:
         ]
 
     def wait(self, pid: int, seconds: float = 60.0) -> int:
-        """Return a rank's exit code (−n: ended by signal n)."""
+        """Return a rank's exit code (-n: ended by signal n)."""
         deadline = time.monotonic() + seconds
         while True:
             code = self._ask({"poll": pid})
@@ -171,8 +172,14 @@ def fork_server() -> Iterator[ForkServer]:
 
 
 def _serve() -> None:
-    from brain.ml import training_run  # noqa: F401 - loads torch, once for all
-
+    # What a run imports, and what torch imports at its first step: once for all runs.
+    for name in (
+        "brain.ml.training_run",
+        "torch._dynamo",
+        "torch.nn.parallel",
+        "torch.distributed",
+    ):
+        importlib.import_module(name)
     running: set[int] = set()
     for line in sys.stdin:
         request = json.loads(line)
@@ -183,7 +190,7 @@ def _serve() -> None:
         else:
             answer = os.fork()
             if answer == 0:
-                _become_rank(Path(request["job"]), request["environment"])
+                _become_rank(request)
             running.add(answer)
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
@@ -192,12 +199,13 @@ def _serve() -> None:
         os.waitpid(pid, 0)
 
 
-def _become_rank(run_dir: Path, environment: dict[str, str]) -> None:
+def _become_rank(request: dict[str, Any]) -> None:
+    run_dir = Path(request["job"])
     log = os.open(run_dir / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for descriptor in (1, 2):
         os.dup2(log, descriptor)
     os.close(0)
-    os.environ.update(environment)
+    os.environ.update(request["environment"])
     from brain.ml.train import end_process, main
 
     end_process(main([str(run_dir / "job.yaml")]))

@@ -1,14 +1,15 @@
 """Several processes: the same batches and losses, and one failure that ends them all, told once."""
 
 import os
+import resource
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from brain.ml.training_job import Every
 from resource_manager.launch_targets.local import LAUNCH_TARGET
 from resource_manager.runs import read_events, read_run, stop_run
 from tests.training import (
@@ -33,11 +34,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> StoreSpec:
 
 
 @pytest.fixture
-def port() -> Iterator[int]:
+def port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         number = free.getsockname()[1]
-    yield number
+    return int(number)
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +87,13 @@ def test_other_number_of_processes_goes_on_from_a_checkpoint(
 
 
 def _fails_alike(
-    run_dir: Path, forks: ForkServer, pids: list[int], started: float
+    run_dir: Path, forks: ForkServer, pids: list[int], started: float, *, earlier_ends: int = 0
 ) -> dict[str, object]:
     codes = [forks.wait(pid, LIMIT_SECONDS) for pid in pids]
     assert time.monotonic() - started < LIMIT_SECONDS
     assert all(codes)
     assert len(events(run_dir, "error")) == 1
-    assert not events(run_dir, "end")
+    assert len(events(run_dir, "end")) == earlier_ends
     last = read_events(run_dir)[-1]
     assert last["event"] == "error"
     return last
@@ -132,16 +133,19 @@ def test_failed_checkpoint_part_leaves_the_pointer_alone(
     """Rank 2 cannot write its part: no checkpoint is published, the one before still loads."""
     run_dir = tmp_path / "run"
     assert train_here(make_job(run_dir, store, batch_size=6, max_steps=2)) == 0
-    # A folder where rank 2's file must go: its write fails, whoever runs the test.
-    hidden = run_dir / "checkpoints/.step-00000004.partial"
-    job = make_job(run_dir, store, batch_size=6, max_steps=4, resume="latest")
+    every = Every(steps=25)
+    job = make_job(
+        run_dir, store, batch_size=6, max_steps=999, resume="latest", checkpoint_every=every
+    )
     pids = training_forks.start_ranks(job, 3, port)
-    wait_for(hidden.exists)
-    (hidden / "rank-00002.json").mkdir()
-    codes = [training_forks.wait(pid) for pid in pids]
-    if codes == [0, 0, 0]:  # the save was over before the folder was there
-        pytest.skip("the save was too fast to be disturbed")
-    assert all(codes)
+    wait_for(lambda: events(run_dir, "start")[1:])
+    # Its part is 20 kB, all else that it writes until then is less than 15.
+    resource.prlimit(pids[2], resource.RLIMIT_FSIZE, (15_000, resource.RLIM_INFINITY))
+    wait_for(lambda: events(run_dir, "error"))
+    error = _fails_alike(run_dir, training_forks, pids, time.monotonic(), earlier_ends=1)
+    assert error["rank"] == 2
+    assert "File too large" in str(error["message"])
+    assert error["exit_code"] == 1
     assert (run_dir / "checkpoints/latest").read_text().strip() == "step-00000002"
     assert train_here(make_job(run_dir, store, batch_size=6, max_steps=3, resume="latest")) == 0
 

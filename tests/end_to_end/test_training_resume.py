@@ -55,7 +55,7 @@ def _left_at(whole: Path, run_dir: Path, *steps: int) -> Path:
 
 def _border(whole: Path) -> int:
     """Return the last step of epoch 0."""
-    return max(event["step"] for event in events(whole, "step") if event["epoch"] < 1)
+    return max(int(event["step"]) for event in events(whole, "step") if event["epoch"] < 1)
 
 
 def _figures(run_dir: Path) -> list[tuple[object, ...]]:
