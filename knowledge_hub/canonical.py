@@ -5,6 +5,7 @@ from typing import Any, Final
 from knowledge_hub.captures import is_word_value
 from knowledge_hub.literals import is_function, is_run_id, is_safe_bare, quoted
 from knowledge_hub.overrides import SLOT_KEYS
+from knowledge_hub.vocabulary import CONNECTORS, NEVER_GLUE, POLITE
 from tools_utilities.setting_keys import KEYS_BY_NAME
 
 VERB: Final = {
@@ -15,7 +16,6 @@ VERB: Final = {
     "again": "repeat",
 }
 DATA_WORD: Final = {"train": "with", "shard": "from"}
-NEVER_BARE: Final = "model"
 _SCALED: Final = {"batch_size": "batch size", "lr": "learning rate"}
 
 
@@ -64,7 +64,8 @@ def _literal(text: str) -> str:
 
 def _name(text: str) -> str:
     """A word value: bare where it is read as it stands, else in quotes."""
-    if is_word_value(text) and not is_run_id(text):
+    means_more = text in POLITE or text in CONNECTORS or text in NEVER_GLUE or text == "done"
+    if is_word_value(text) and not is_run_id(text) and not means_more:
         return text
     written = quoted(text)
     if written is None:

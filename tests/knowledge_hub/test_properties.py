@@ -1,0 +1,256 @@
+"""The eight invariants of the language, over sentences made at random."""
+
+import itertools
+import json
+import re
+import sys
+import time
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from knowledge_hub.hub import KnowledgeHub, Reading
+from knowledge_hub.phrases import phrase_table
+from knowledge_hub.vocabulary import CONNECTORS, POLITE, POLITE_PHRASES
+
+HUB = KnowledgeHub()
+FEW = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=5000, deadline=None, suppress_health_check=list(HealthCheck))
+
+CLAUSES = {
+    "epochs": ["for 3 epochs", "for half an epoch"],
+    "max_steps": ["2.5k steps", "for twenty-five hundred steps"],
+    "max_seconds": ["for 2h30m", "after 90 minutes"],
+    "batch_size": ["batches of 32", "with batch sixteen"],
+    "lr": ["with lr 2e-5", "with learning rate 3x10^-4"],
+    "gpus": ["on eight gpus", "using 2 gpus"],
+    "precision": ["in bf16", "in float32"],
+    "seed": ["seed 7"],
+    "cache_bytes": ["with 50 GB cache"],
+    "shuffle": ["without shuffling", "with no shuffling"],
+    "checkpoint_every": ["checkpoint every 500 steps", "save every ten minutes"],
+    "groups": ["with groups 1, 3 and 5-6", "with groups two"],
+    "name": ["named genomes"],
+    "where": ["on vast", "on ssh host gpu-box"],
+    "gpu_type": ["with h100"],
+    "val": ["no validation", "validate on s3://b/val"],
+    "set": ["data_mode=streaming", "--override layers=6"],
+    "detach": ["detach", "in background"],
+    "plan_only": ["dry run"],
+    "optimizer": ["adamw", "sgd"],
+}
+LEADS = ["train quark on s3://b/x", "train with './my set/x'", "finetune quark on ~/data/x",
+         "evaluate quark on ./v", "resume fox-12", "rerun fox-12", "shard a.jsonl to ./o",
+         "discover ./lake", "list", "logs of fox-12", "stop fox-12"]  # fmt: skip
+KIND_WORDS = ["please", "pls", "just", "now", "hey", "thanks", "could you", "for me", "ok"]
+UNQUOTED = r"(s3://|/|\./|~/|C:\\|\\\\)[A-Za-z0-9_=&%#@+é\\/-]{1,30}"
+LITERAL = re.compile(r"'[^']*'|\S*[/=]\S*|\S+\.jsonl|[a-z]+-12|--override")
+
+
+@st.composite
+def sentences(draw: Any) -> list[str]:
+    """A lead and clauses of different slots, as a list of parts."""
+    slots = draw(st.lists(st.sampled_from(sorted(CLAUSES)), max_size=5, unique=True))
+    return [draw(st.sampled_from(LEADS)), *(draw(st.sampled_from(CLAUSES[slot])) for slot in slots)]
+
+
+VOCABULARY = sorted(phrase_table().words | set(phrase_table().verbs) | CONNECTORS | POLITE)
+OTHERS = [
+    "3", "64", "10k", "5m", "$15", "50GB", "2h", "h100", "s3://b/x", "'q r'", "fox-12", "quark",
+    "lr=1e-3", "no", "or", "not", "then", "instead", "but", ",", "sparkle",
+]  # fmt: skip
+SOUP = st.lists(st.sampled_from([*VOCABULARY, *OTHERS]), max_size=14).map(" ".join)
+
+
+def _command(reading: Reading) -> tuple[Any, ...]:
+    return reading.status, reading.intent, reading.slots, reading.confirm
+
+
+def _words(part: str) -> list[str]:
+    return re.findall(r"'[^']*'|\S+", part)
+
+
+# 1. tokens = owned | glue | unaccounted, disjoint
+def check_accounting(sentence: str) -> None:
+    reading = HUB.read(sentence)
+    json.dumps(reading.to_dict())
+    if reading.status == "refused":
+        return
+    ranges = sorted(
+        [(span.start, span.end) for span in reading.spans]
+        + [(item.start, item.end) for item in reading.unaccounted]
+    )
+    assert all(one[1] <= two[0] for one, two in itertools.pairwise(ranges))
+    pieces = [(span.start, span.end, span.text) for span in reading.spans]
+    pieces += [(item.start, item.end, item.text) for item in reading.unaccounted]
+    assert all(sentence[start:end] == text for start, end, text in pieces)
+    covered = {at for start, end in ranges for at in range(start, end)}
+    glue = POLITE | CONNECTORS | {"but", "then", "or", "w/"}
+    glue |= {word for words in POLITE_PHRASES for word in words}
+    for word in re.finditer(r"\S+", sentence):
+        core = word[0].strip("?!.,:").lower()
+        inside = any(at in covered for at in range(word.start(), word.end()))
+        assert inside or core in glue or not core, f"{word[0]!r} is dropped silently"
+
+
+@FEW
+@given(st.one_of(SOUP, sentences().map(" ".join)))
+def test_every_word_is_owned_glue_or_reported(sentence):
+    check_accounting(sentence)
+
+
+@pytest.mark.nightly
+@MANY
+@given(st.one_of(SOUP, sentences().map(" ".join)))
+def test_every_word_is_owned_glue_or_reported_long(sentence):
+    check_accounting(sentence)
+
+
+# 2. reading the canonical sentence gives the same command
+def check_canonical(sentence: str) -> None:
+    reading = HUB.read(sentence)
+    if reading.status not in ("ok", "corrected"):
+        assert reading.canonical is None
+        return
+    assert reading.canonical is not None
+    again = HUB.read(reading.canonical)
+    assert (again.status, again.intent, again.slots) == ("ok", reading.intent, reading.slots)
+
+
+@FEW
+@given(st.one_of(SOUP, sentences().map(" ".join)))
+def test_canonical_is_the_same_command(sentence):
+    check_canonical(sentence)
+
+
+@pytest.mark.nightly
+@MANY
+@given(st.one_of(SOUP, sentences().map(" ".join)))
+def test_canonical_is_the_same_command_long(sentence):
+    check_canonical(sentence)
+
+
+# 3. case, spacing and polite words change nothing
+@FEW
+@given(sentences(), st.data())
+def test_case_spacing_and_politeness_change_nothing(parts, data):
+    before = HUB.read(" ".join(parts))
+    pieces = []
+    for part in parts:
+        if data.draw(st.booleans()):
+            pieces.append(data.draw(st.sampled_from(KIND_WORDS)))
+        for word in _words(part):
+            shouted = word if LITERAL.fullmatch(word) else word.upper()
+            pieces.append(data.draw(st.sampled_from([word, shouted])))
+    spaces = st.sampled_from([" ", "  ", "\t", "\u00a0", "\n"])
+    text = "".join(piece + data.draw(spaces) for piece in pieces)
+    assert _command(HUB.read(text)) == _command(before), text
+
+
+# 4. a random word never gives ok with the same slots
+@FEW
+@given(sentences(), st.from_regex(r"[bdfgjkqvwxz]{5,9}", fullmatch=True), st.data())
+def test_a_random_word_is_never_dropped(parts, noise, data):
+    words = [word for part in parts for word in _words(part)]
+    before = HUB.read(" ".join(words))
+    at = data.draw(st.integers(0, len(words)))
+    after = HUB.read(" ".join([*words[:at], noise, *words[at:]]))
+    assert after.status != "ok" or after.slots != before.slots
+
+
+# 5. literals survive byte for byte
+@FEW
+@given(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters='"\x00\x1b'), min_size=1)
+)
+@example("a;b|c && `d` $(e) Straße \\ \u202e")
+def test_a_quoted_literal_survives(text):
+    reading = HUB.read(f'train quark on "{text}"')
+    assert reading.status == "ok"
+    assert reading.slots["data"] == [text]
+
+
+@FEW
+@given(st.from_regex(UNQUOTED, fullmatch=True).filter(lambda text: "&&" not in text))
+def test_an_unquoted_literal_survives(text):
+    reading = HUB.read(f"train quark on {text}, please")
+    assert reading.slots["data"] == [text]
+
+
+# 6. deleting an owned word that is no connector changes slots or status
+@FEW
+@given(sentences(), st.data())
+def test_every_owned_word_counts(parts, data):
+    words = [word for part in parts for word in _words(part)]
+    before = HUB.read(" ".join(words))
+    if before.status != "ok":
+        return
+    at = data.draw(st.integers(0, len(words) - 1))
+    if words[at].lower().strip(",") in CONNECTORS:
+        return
+    if words[at] == "--override":
+        return  # `key=value` is the same with and without it
+    after = HUB.read(" ".join(words[:at] + words[at + 1 :]))
+    assert (after.status, after.intent, after.slots) != (before.status, before.intent, before.slots)
+
+
+# 7. reading does no input or output
+def test_reading_does_no_input_or_output():
+    seen: list[str] = []
+    watching = True
+
+    def hook(event: str, _: tuple[Any, ...]) -> None:
+        if watching and event.startswith(("open", "socket", "os.", "subprocess", "shutil")):
+            seen.append(event)
+
+    sentences_ = ["train quark wiht s3://b/x --override lrr=1", "stop everything", "x" * 5000]
+    for sentence in sentences_:
+        HUB.read(sentence)  # the first reading may still import
+    sys.addaudithook(hook)
+    for sentence in sentences_:
+        HUB.read(sentence, aliases={"genomes": "s3://b/g"})
+    watching = False
+    assert seen == []
+
+
+# 8. median <= 1 ms, worst <= 50 ms at 500 characters
+def _seconds(sentence: str) -> float:
+    best = 1.0
+    for _ in range(3):
+        start = time.process_time()
+        HUB.read(sentence)
+        best = min(best, time.process_time() - start)
+    return best
+
+
+def test_reading_is_fast():
+    usual = [" ".join([lead, *(clauses[0] for clauses in list(CLAUSES.values())[:at])])
+             for at, lead in enumerate(LEADS)]  # fmt: skip
+    for sentence in usual:
+        HUB.read(sentence)
+    times = sorted(_seconds(sentence) for sentence in usual)
+    assert times[len(times) // 2] <= 0.001
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["train wiht bacth szie 3 epocs ", "a ", "1 ", "one ", "xyzzy qwerty ", "and ", "groups 1, ",
+     "3 or ", "8 gpus instead of ", "' ", "lr=1 ", "lrr=1 ", "half a hundred ", "weights 1 and "],
+)  # fmt: skip
+def test_reading_a_long_sentence_is_bounded(unit):
+    sentence = (unit * 500)[:500]
+    assert _seconds(sentence) <= 0.05
+
+
+@FEW
+@given(st.one_of(st.text(max_size=200), SOUP))
+@example("--override")
+@example("then then")
+@example("\ud800")
+def test_reading_never_raises(sentence):
+    reading = HUB.read(sentence)
+    json.dumps(reading.to_dict())
+    assert reading.status in ("ok", "corrected", "incomplete", "ambiguous", "conflict",
+                              "unaccounted", "refused")  # fmt: skip
