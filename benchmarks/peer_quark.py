@@ -1,0 +1,66 @@
+"""Quark beside its peers: what `bench.py loaders --peers peer_quark,peer_quark_plain,…` measures.
+
+Everything is on: shuffle at its default, exact order, the checksum of every shard, atomic publish.
+`run` uses Quark's own loader, `run_plain` torch's DataLoader; both hand over plain dictionaries, or
+one int64 tensor a batch for tokens, and the harness reads every field of every sample.
+"""
+
+import os
+
+from common import SEQ, drive
+
+PREFIXES = {"text": "jsonl/", "text_zst": "jsonl_zst/", "tok": "tok_bin/"}
+
+
+def make_dataset(cfg):
+    from brain.ml.dataset_shards.stream_dataset import StreamDataset
+    from tools_utilities.scripts.s3_streaming_manager import StreamingManager
+    from tools_utilities.shard_format import ReadOptions
+
+    manager = StreamingManager(
+        cfg["bucket"],
+        cache_dir=os.path.join(cfg["cache"], "quark"),
+        cache_gb=20,
+        endpoint_url=cfg["endpoint"],
+    )
+    return StreamDataset(
+        manager,
+        PREFIXES[cfg["kind"]],
+        batch_size=cfg["batch"],
+        options=ReadOptions(seq_len=SEQ),
+    )
+
+
+def stack_tokens(batch):
+    """One int64 tensor of (batch, SEQ), as every peer's collate makes."""
+    import numpy as np
+    import torch
+
+    return torch.from_numpy(np.stack([sample["input_ids"] for sample in batch]).astype(np.int64))
+
+
+def own_loader(dataset, kw):
+    from brain.ml.dataset_shards.stream_loader import StreamLoader
+
+    return StreamLoader(
+        dataset, kw["batch_size"], num_workers=kw["num_workers"], collate_fn=kw["collate_fn"]
+    )
+
+
+def plain_loader(dataset, kw):
+    from torch.utils.data import DataLoader
+
+    return DataLoader(dataset, **kw)
+
+
+def _drive(cfg, loader):
+    def with_collate(dataset, kw):
+        if cfg["kind"] == "tok":
+            kw["collate_fn"] = stack_tokens
+        return loader(dataset, kw)
+
+    return drive(lambda: make_dataset(cfg), cfg, with_collate)
+
+
+def run(cfg):
+    return _drive(cfg, own_loader)
