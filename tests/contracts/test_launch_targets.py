@@ -1,0 +1,130 @@
+"""Every launch target: the plan is pure, and what it says is what would be started."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from brain.ml.training_job import DataSource, TrainingJob
+from resource_manager.launch_target import LaunchTarget
+from resource_manager.launch_targets.local import LAUNCH_TARGET as LOCAL
+from tests.training import wait_for
+from tools_utilities.errors import UsageError
+from tools_utilities.object_store import StoreSpec
+from tools_utilities.plugins import load_plugins
+
+TARGETS = load_plugins("resource_manager.launch_targets", "LAUNCH_TARGET")
+
+
+def _job(run_dir: Path, **changes: Any) -> TrainingJob:
+    source = DataSource(store=StoreSpec(uri="memory://m"), prefix="")
+    return TrainingJob(name="r", run_dir=str(run_dir), train=(source,), **changes)
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize("processes", [1, 4])
+def test_plan_is_pure(tmp_path: Path, target: LaunchTarget, processes: int):
+    job = _job(tmp_path / "run", processes=processes)
+    variables = dict(os.environ)
+    plan = target.plan(job)
+    assert plan == target.plan(job)
+    assert plan.job == job
+    assert list(tmp_path.iterdir()) == []
+    assert dict(os.environ) == variables
+    assert any("brain.ml.train" in word for word in plan.argv)
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_no_secret_is_planned(
+    tmp_path: Path, target: LaunchTarget, aws_environment: pytest.MonkeyPatch
+):
+    secret = os.environ["AWS_SECRET_ACCESS_KEY"]
+    plan = target.plan(_job(tmp_path))
+    assert secret not in repr(plan)
+    assert not [name for name in plan.environment if name.startswith("AWS_")]
+
+
+def test_one_process_is_started_directly(tmp_path: Path):
+    plan = LOCAL.plan(_job(tmp_path))
+    assert plan.argv == (sys.executable, "-m", "brain.ml.train", str(tmp_path / "job.yaml"))
+
+
+def test_several_processes_go_through_torchs_launcher(tmp_path: Path):
+    argv = LOCAL.plan(_job(tmp_path, processes=3)).argv
+    assert argv[:4] == (sys.executable, "-m", "torch.distributed.run", "--standalone")
+    assert "--nproc-per-node=3" in argv
+    assert argv[-3:] == ("-m", "brain.ml.train", str(tmp_path / "job.yaml"))
+
+
+def test_several_machines_are_refused(tmp_path: Path):
+    with pytest.raises(UsageError, match="nodes=2"):
+        LOCAL.plan(_job(tmp_path, nodes=2))
+
+
+def _launch(tmp_path: Path, program: str, **changes: Any) -> Any:
+    plan = LOCAL.plan(_job(tmp_path, **changes))
+    argv = (sys.executable, "-c", program)
+    return LOCAL.launch(msgspec.structs.replace(plan, argv=argv))
+
+
+def test_handle_gives_the_exit_code_and_output_goes_to_the_log(tmp_path: Path):
+    handle = _launch(tmp_path, "import sys; print('out'); sys.stderr.write('err'); sys.exit(7)")
+    assert handle.wait(30) == 7
+    assert handle.poll() == 7
+    assert (tmp_path / "log").read_text() in {"errout\n", "out\nerr"}
+
+
+def test_own_exit_code_of_a_run_beats_the_launchers(tmp_path: Path):
+    program = f"""
+import json, sys, time
+with open({str(tmp_path / "metrics.jsonl")!r}, "w") as file:
+    file.write(json.dumps({{"event": "error", "time": time.time(), "exit_code": 4}}) + "\\n")
+sys.exit(1)"""
+    assert _launch(tmp_path, program).wait(30) == 4
+
+
+def test_events_of_an_earlier_start_do_not_count(tmp_path: Path):
+    (tmp_path / "metrics.jsonl").write_text('{"event":"error","time":5.0,"exit_code":4}\n')
+    assert _launch(tmp_path, "raise SystemExit(1)").wait(30) == 1
+
+
+@pytest.mark.parametrize(("ask", "code"), [("interrupt", 130), ("terminate", 143), ("kill", 137)])
+def test_run_that_dies_of_what_it_was_asked_gives_the_right_code(
+    tmp_path: Path, ask: str, code: int
+):
+    ready = tmp_path / "ready"
+    program = f"import signal,time; signal.signal(2, signal.SIG_DFL); open({str(ready)!r},'w'); time.sleep(60)"
+    handle = _launch(tmp_path, program)
+    wait_for(ready.exists)
+    assert handle.poll() is None
+    with pytest.raises(TimeoutError):
+        handle.wait(0.05)
+    getattr(handle, ask)()
+    assert handle.wait(10) == code
+
+
+def test_second_interrupt_kills(tmp_path: Path):
+    ready = tmp_path / "ready"
+    program = f"import signal,time; signal.signal(2, signal.SIG_IGN); open({str(ready)!r},'w'); time.sleep(60)"
+    handle = _launch(tmp_path, program)
+    wait_for(ready.exists)
+    handle.interrupt()
+    handle.interrupt()
+    assert handle.wait(10) == 130
+
+
+@pytest.mark.parametrize("detach", ["yes", "no"])
+def test_detached_run_does_not_know_its_launcher(tmp_path: Path, detach: str):
+    program = "import os; print('pid', os.environ.get('QUARK_LAUNCHER_PID'))"
+    assert _launch(tmp_path, program, detach=detach == "yes").wait(30) == 0
+    expected = "None" if detach == "yes" else str(os.getpid())
+    assert (tmp_path / "log").read_text() == f"pid {expected}\n"
+
+
+def test_launched_process_has_no_terminal_and_its_own_session(tmp_path: Path):
+    program = "import os; print(os.getsid(0) == os.getpid(), os.read(0, 1))"
+    assert _launch(tmp_path, program).wait(30) == 0
+    assert (tmp_path / "log").read_text() == "True b''\n"
