@@ -106,9 +106,7 @@ def _role(work: Work, at: int) -> tuple[str | None, str, bool]:
     if work.intent == "shard":
         return ("source" if connector in ("from", "of") else None), connector, False
     if connector in DATA_CONNECTORS or (connector == "of" and work.intent in OF_IS_DATA):
-        place = work.word_before(at)
-        appends = work.connector_before(place) == "and" and _data_before(work, place)
-        return "data", connector, appends
+        return "data", connector, False
     return None, connector, False
 
 
@@ -127,12 +125,6 @@ def _joined_role(work: Work, at: int, connector: str) -> tuple[str | None, str, 
     followed = owner is not None and owner.label in ("val", "out", "source", "init_from")
     has_data = any("data" in piece.slots for piece in work.pieces if piece.start < at)
     return ("data" if connector and has_data and not followed else None), "and", True
-
-
-def _data_before(work: Work, at: int) -> bool:
-    before = work.word_before(work.word_before(at))
-    owner = work.piece_at(before)
-    return owner is not None and owner.label == "data"
 
 
 def _given(work: Work) -> str:
@@ -186,6 +178,8 @@ def _has_unit(work: Work, at: int, end: int) -> bool:
     if any(found is not None and found[1] > end for found in reads):
         return True
     if end >= len(tokens) or tokens[end - 1].stop or not work.free(end):
+        return False
+    if tokens[end].kind not in ("word", "odd"):
         return False
     return tokens[end].norm not in CONNECTORS and tokens[end].norm not in ("then", "or", "but")
 

@@ -11,6 +11,8 @@ from knowledge_hub.work import Piece, Work
 STARTING = frozenset({"start", "launch", "off"})
 """Verbs of training that may carry the noun `run`: `start a run on …`."""
 LABEL = "intent"
+NO_MODELS = frozenset(["model", "training", "job", "network", "data", "dataset", "datasets"])
+"""Words after a verb of training that nobody calls a model: stopped, not taken for one."""
 MARKED = {
     "done": "complete",
     "complete": "complete",
@@ -151,12 +153,19 @@ def _take_noun(work: Work, at: int, verbs: list[Piece]) -> None:
     if not allowed:
         return
     before = work.word_before(at)
-    while before >= last.end and work.tokens[before].norm in CONNECTORS:
+    while before >= last.end and _may_stand_between(work, before):
         before = work.word_before(before)
     owner = work.piece_at(before)
     follows = before == last.end - 1 or (owner is not None and owner.is_noun)
-    if follows or _before_run(work, at) or _before_data(work, at):
+    splits = last.intent == "shard" and work.tokens[at].norm == "shards"
+    if follows or splits or _before_run(work, at) or _before_data(work, at):
         work.own(Piece(at, at + 1, LABEL, {})).is_noun = True
+
+
+def _may_stand_between(work: Work, at: int) -> bool:
+    """A connector, or what kind of runs: `list the failed runs`."""
+    owner = work.piece_at(at)
+    return work.tokens[at].norm in CONNECTORS or (owner is not None and "state" in owner.slots)
 
 
 def _before_run(work: Work, at: int) -> bool:
@@ -259,6 +268,6 @@ def is_model_word(work: Work, word: str) -> bool:
         and word not in NUMBER_WORDS
         and word not in work.table.words
         and word not in NOUNS
-        and word != "model"
+        and word not in NO_MODELS
         and not is_run_id(word)
     )

@@ -16,6 +16,6 @@ INTENT: Intent = Intent(
         "what's running?",
         "show failed runs",
     ),
-    slots=frozenset({"state"}),
+    slots=frozenset({"lines", "state"}),
     run=_run,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from knowledge_hub.hub import KnowledgeHub
+from knowledge_hub.hub import KnowledgeHub, intents
 from tests.knowledge_hub.scoring import differences
 
 HERE = Path(__file__).parent
@@ -47,3 +47,14 @@ def test_corpus_is_large_and_holds_what_must_be_stopped():
     assert sum(count for status, count in statuses.items() if status != "ok") >= 100
     assert all(count >= 10 for count in statuses.values())
     assert len(statuses) == 7
+
+
+def _slots(slots: dict[str, Any]) -> list[str]:
+    inner = [name for member in slots.get("then", []) for name in _slots(member["slots"])]
+    return [*slots, *inner]
+
+
+def test_every_slot_is_said_at_least_ten_times():
+    said = Counter(name for row in ROWS for name in _slots(row["expect"]["slots"]))
+    every = frozenset().union(*(intent.slots for intent in intents().values())) | {"set"}
+    assert {name: said[name] for name in every if said[name] < 10} == {}
