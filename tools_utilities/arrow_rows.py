@@ -117,14 +117,14 @@ def python_rows(batch: "pa.RecordBatch") -> list[dict[str, Any]]:
 
 
 def _python_values(column: Any) -> list[Any]:
-    kind = _microseconds(column.type)
+    kind = exact_type(column.type)
     if kind != column.type:
         column = column.cast(kind)
     values: list[Any] = column.to_pylist()
     return values
 
 
-def _microseconds(kind: Any) -> Any:
+def exact_type(kind: Any) -> Any:
     """Return a type with microseconds for nanoseconds, inside nested types too.
 
     Else the values would be pandas' own where pandas happens to be installed.
@@ -133,19 +133,19 @@ def _microseconds(kind: Any) -> Any:
 
     types = pa.types
     if types.is_struct(kind):
-        return pa.struct([field.with_type(_microseconds(field.type)) for field in kind])
+        return pa.struct([field.with_type(exact_type(field.type)) for field in kind])
     if types.is_map(kind):
-        return pa.map_(kind.key_type, kind.item_field.with_type(_microseconds(kind.item_type)))
+        return pa.map_(kind.key_type, kind.item_field.with_type(exact_type(kind.item_type)))
     if types.is_fixed_size_list(kind):
-        value = kind.value_field.with_type(_microseconds(kind.value_type))
+        value = kind.value_field.with_type(exact_type(kind.value_type))
         return pa.list_(value, kind.list_size)
     if types.is_list(kind) or types.is_large_list(kind):
         make = pa.list_ if types.is_list(kind) else pa.large_list
-        return make(kind.value_field.with_type(_microseconds(kind.value_type)))
-    return _leaf_in_microseconds(kind) if getattr(kind, "unit", "") == "ns" else kind
+        return make(kind.value_field.with_type(exact_type(kind.value_type)))
+    return _leaf_inexact_type(kind) if getattr(kind, "unit", "") == "ns" else kind
 
 
-def _leaf_in_microseconds(kind: Any) -> Any:
+def _leaf_inexact_type(kind: Any) -> Any:
     import pyarrow as pa
 
     if pa.types.is_timestamp(kind):

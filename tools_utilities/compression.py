@@ -104,11 +104,9 @@ def _unzstd(pieces: Iterable[bytes | memoryview], key: str) -> Iterator[bytes]:
     try:
         while decoded := reader.read(_PIECE_BYTES):
             yield decoded
-        while source.read(_ZSTD_FEED_BYTES):
-            pass  # the reader may stop before a last skippable frame
     except (zstandard.ZstdError, ZstdFrameError) as error:
         raise _damaged(key, "zstd", str(error), trailing=source.walk.num_frames > 0) from error
-    if not source.walk.complete:
+    if not (source.exhausted and source.walk.complete):
         raise _truncated(key, "zstd frame")
 
 
@@ -120,9 +118,11 @@ class _ZstdSource:
             bytes(small) for each in pieces for small in cut_pieces(each, _ZSTD_FEED_BYTES)
         )
         self.walk = ZstdFrames()
+        self.exhausted = False
 
     def read(self, _num_bytes: int) -> bytes:
         piece = next(self._pieces, b"")
+        self.exhausted = not piece
         self.walk.feed(piece)
         return piece
 

@@ -32,7 +32,7 @@ BOTH = pytest.mark.parametrize("compression", ["gzip", "zstd"])
 @BOTH
 @pytest.mark.parametrize("piece_bytes", [1, 7, 4096, 1 << 20])
 def test_all_members_and_frames_are_decoded(compression: str, piece_bytes: int) -> None:
-    parts = [DATA[:20000], b"", DATA[20000:20001], DATA[20001:]]
+    parts = [b"", DATA[:20000], b"", b"", DATA[20000:20001], DATA[20001:], b""]
     stored = b"".join(compress(part, compression) for part in parts)
     assert decompress(stored, compression, piece_bytes=piece_bytes) == DATA
 

@@ -70,7 +70,7 @@ def test_a_long_line_is_followed_past_its_range() -> None:
     assert [text for text, _ in found if text] == [b"a\n" + b"b" * 300_000 + b"\n", b"c"]
 
 
-@pytest.mark.parametrize("size_bytes", [0, 1, (4 << 20) - 1, 4 << 20, (4 << 20) + 1])
+@pytest.mark.parametrize("size_bytes", [0, 1, (4 << 20) - 1, 4 << 20, (4 << 20) + 1, 9_000_050])
 def test_lines_across_the_reading_pieces(size_bytes: int) -> None:
     data = (b"x" * 99 + b"\n") * (size_bytes // 100) + b"y" * (size_bytes % 100)
     starts = line_starts(memoryview(data))

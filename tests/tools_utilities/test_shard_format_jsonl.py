@@ -278,6 +278,7 @@ def test_a_record_reads_the_same_alone_and_in_company(value: bytes) -> None:
     "data",
     [
         b'{"a":1}{"b":\n{"c":1}}\n',  # two and a half on two lines
+        b'{"a":1}{"b":{}\n,"c":1}\n',
         b'{"a":1} {"b":2}\n\n',
         b'{"a":1}{"b":2}\n{"c":\n',
         b'{"a":\n1}\n',

@@ -21,8 +21,10 @@ from tests.shard_reading import (
     read_all,
     written,
 )
+from tools_utilities.arrow_rows import exact_type
 from tools_utilities.errors import RecordError, StoreError, UsageError
 from tools_utilities.shard_format import ReadOptions, shard_formats
+from tools_utilities.shard_formats.parquet import ParquetSplit
 
 
 def stored(table: Any, **settings: Any) -> bytes:
@@ -259,6 +261,10 @@ def test_times_do_not_depend_on_pandas() -> None:
     opened = one_split("parquet", in_memory("d/x.parquet", stored(pa.table({"n": nested}))))
     item = opened.read([0])[0]["n"][0]
     assert (type(item["at"]), item["for"]) == (datetime, timedelta(seconds=1))
+    in_microseconds = pa.list_(
+        pa.struct([("at", pa.timestamp("us", "UTC")), ("for", pa.duration("us"))])
+    )
+    assert exact_type(NESTED_TIMES) == in_microseconds
     odd = pa.array([1], pa.timestamp("ns"))
     opened = one_split("parquet", in_memory("d/x.parquet", stored(pa.table({"t": odd}))))
     with pytest.raises(RecordError, match="row 1: "):
@@ -281,6 +287,16 @@ def test_dictionary_columns_past_the_memory_limit() -> None:
     assert opened.read(picked) == [
         {"i": i, "kind": ("odd" if i % 2 else "even") * 30, "big": "x" * 100} for i in picked
     ]
+
+
+def test_wide_rows_are_decoded_few_at_a_time() -> None:
+    """The footer shows a small row group: one value, 2,000 times."""
+    data = stored(pa.table({"t": ["x" * 20_000] * 2000}), row_group_size=2000)
+    assert len(data) < 100_000
+    opened = one_split("parquet", in_memory("d/x.parquet", data))
+    assert isinstance(opened, ParquetSplit)
+    assert max(batch.nbytes for batch in opened.rows.batches) < 4 << 20
+    assert opened.read([1999])[0]["t"] == "x" * 20_000
 
 
 def test_rows_have_no_bytes_of_their_own() -> None:

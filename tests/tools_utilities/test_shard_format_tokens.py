@@ -1,5 +1,6 @@
 """Token files: exact sequences, nothing dropped, nothing wrapped."""
 
+import gzip
 import io
 from typing import Any
 
@@ -41,6 +42,11 @@ def test_a_size_that_is_no_whole_number_of_tokens() -> None:
         plan("tokens", in_memory("d/x.bin", bytes(7)))
     with pytest.raises(RecordError, match=r"d/x.bin: 6 bytes are not a whole number of 4-byte"):
         plan("tokens", in_memory("d/x.bin", bytes(6)), options=ReadOptions(token_dtype="uint32"))
+
+
+def test_a_compressed_file_of_half_a_token() -> None:
+    with pytest.raises(RecordError, match=r"d/x.bin.gz: 7 bytes are not a whole number"):
+        one_split("tokens", in_memory("d/x.bin.gz", gzip.compress(bytes(7))))
 
 
 def test_arrays_may_be_changed_and_outlive_the_split() -> None:

@@ -32,6 +32,36 @@ def test_names_and_data_as_tarfile_wrote_them(entries: list[tuple[str, bytes]], 
     assert [read_member(view, member.start) for member in found] == found
 
 
+def with_checksum(header: bytes) -> bytes:
+    blank = header[:148] + b" " * 8 + header[156:]
+    return blank[:148] + b"%06o\0 " % sum(blank) + blank[156:]
+
+
+def test_what_gnu_keeps_where_others_keep_a_prefix_is_no_name() -> None:
+    header = tarfile.TarInfo("a.txt").tobuf(tarfile.GNU_FORMAT)
+    times = header[:345] + b"15000000000\0" + header[357:]
+    found = list(members(memoryview(with_checksum(times) + bytes(1024))))
+    assert [member.name for member in found] == ["a.txt"]
+
+
+def test_a_pax_size_replaces_the_headers() -> None:
+    content = b"10 size=5\n"
+    extended = tarfile.TarInfo("pax")
+    extended.type, extended.size = tarfile.XHDTYPE, len(content)
+    header = tarfile.TarInfo("a.txt").tobuf(tarfile.USTAR_FORMAT)  # says 0 bytes
+    data = extended.tobuf(tarfile.USTAR_FORMAT) + content.ljust(512, b"\0") + header
+    view = memoryview(data + b"hello".ljust(512, b"\0") + bytes(1024))
+    (member,) = members(view)
+    assert bytes(view[member.data : member.data + member.num_bytes]) == b"hello"
+
+
+def test_the_oldest_archives_mark_folders_by_a_slash() -> None:
+    header = bytearray(tarfile.TarInfo("a.d").tobuf(tarfile.USTAR_FORMAT))
+    header[:4], header[156:157] = b"a.d/", b"\0"
+    (member,) = members(memoryview(with_checksum(bytes(header)) + bytes(1024)))
+    assert (member.name, member.is_file) == ("a.d/", False)
+
+
 def test_an_empty_object_and_an_empty_archive() -> None:
     assert list(members(memoryview(b""))) == []
     assert list(members(memoryview(bytes(10240)))) == []

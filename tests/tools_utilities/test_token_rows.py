@@ -10,9 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.shard_reading import case_file, in_memory, one_split, open_splits, written
+from tools_utilities.arrow_rows import ArrowRows
 from tools_utilities.errors import RecordError, UsageError
 from tools_utilities.shard_bytes import MemoryShardBytes
 from tools_utilities.shard_format import ReadOptions
+from tools_utilities.shard_formats.parquet import ParquetSplit
 from tools_utilities.token_rows import TOKEN_COLUMNS, TokenRows, token_rows
 
 FIRST = ReadOptions(first_of=TOKEN_COLUMNS)
@@ -114,6 +116,14 @@ def test_every_integer_list_type(integer: Any, make: Any) -> None:
     assert lists(rows) == [[1, 100], [7, 0], [3, 3]]
     assert rows.skipped["null"] == 1
     assert {tokens.dtype for tokens in rows.read_tokens([0, 1])} == {np.dtype(np.uint32)}
+
+
+def test_fixed_lists_that_begin_inside_a_buffer() -> None:
+    opened = one_split("parquet", column(pa.array([[1, 2]], pa.list_(pa.int32(), 2))))
+    assert isinstance(opened, ParquetSplit)
+    table = pa.table({"input_ids": pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int32(), 2))})
+    opened.rows = ArrowRows(table.schema, [table.to_batches()[0].slice(1)])
+    assert lists(token_rows(opened)) == [[3, 4], [5, 6]]
 
 
 def test_the_largest_ids_are_not_wrapped() -> None:
