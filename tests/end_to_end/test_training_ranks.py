@@ -24,6 +24,7 @@ from tests.training import (
     write_shards,
 )
 from tools_utilities.object_store import StoreSpec
+from tools_utilities.process_identity import descendants, identify
 
 LIMIT_SECONDS = 10.0
 
@@ -195,3 +196,23 @@ def test_stop_from_another_terminal_reaches_all_ranks(
     stop_run(tmp_path / "run")
     assert [training_forks.wait(pid, LIMIT_SECONDS) for pid in pids] == [130, 130]
     assert events(tmp_path / "run", "stopping")[0]["reason"] == "interrupt"
+
+
+def test_interrupted_ranks_with_loader_workers_leave_no_process(
+    tmp_path: Path, store: StoreSpec, training_forks: ForkServer, port: int
+):
+    """Two ranks of a worker each: the same losses, saved at once, nothing left two seconds later."""
+    run_dir = tmp_path / "run"
+    job = make_job(run_dir, store, max_steps=100_000, workers=1, val=(), schedule="constant")
+    pids = training_forks.start_ranks(job, 2, port)
+    wait_for_step(run_dir, 12)
+    below = [identify(child) for pid in pids for child in descendants(pid)]
+    assert len([process for process in below if process.alive]) >= 2
+    for pid in pids:
+        os.kill(pid, signal.SIGINT)
+    assert [training_forks.wait(pid, LIMIT_SECONDS) for pid in pids] == [130, 130]
+    wait_for(lambda: not any(process.alive for process in below), 2)
+    assert events(run_dir, "checkpoint")[-1]["step"] == events(run_dir, "end")[0]["step"]
+    plain = make_job(tmp_path / "plain", store, max_steps=12, schedule="constant")
+    assert train_here(plain) == 0
+    assert losses(run_dir)[:12] == pytest.approx(losses(tmp_path / "plain"), abs=1e-5)
