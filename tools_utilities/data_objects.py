@@ -7,6 +7,7 @@ bystanders (`bug1554` among two hundred others), belong to the folder itself: st
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 import msgspec
 
@@ -61,6 +62,10 @@ _TEMPORARY_SUFFIXES = (".tmp", ".temp", ".partial", ".inprogress", ".crdownload"
 _CODEC = re.compile(
     r"\.(?:snappy|gz|gzip|zst|zstd|lz4|lz4raw|brotli|bz2|xz|c[0-9]{3})$", re.IGNORECASE
 )
+_DIGITS = re.compile(r"[0-9]+")
+_ONE_NUMBER = re.compile(
+    r"(?P<stem>[^0-9]*)(?P<run>[0-9]+)(?:\.[A-Za-z]+)?(?:\.(?:gz|zst))?", re.IGNORECASE
+)
 _OF = re.compile(r"(?P<stem>.*?)(?P<run>[0-9]+)[-_]of[-_](?P<total>[0-9]+)(?:[-_.].*)?")
 _SPARK = re.compile(r"(?P<stem>part-(?:[rm]-)?)(?P<run>[0-9]{5,})(?:[-.].*)?")
 _TRAILING = re.compile(r"(?P<stem>.*?)(?P<run>(?:(?<![0-9A-Za-z])[0-9]+[-_.])*[0-9]+)")
@@ -104,15 +109,26 @@ def junk_reason(relative_key: str) -> str | None:
             return "temporary"
         if folder.startswith((".", "_")) and folder not in {".", ".."}:
             return "hidden folder"
-    return _junk_name(name)
+    return _junk_name(_shape(name))
 
 
+def _shape(name: str) -> str:
+    """Return a name with the numbers before its last suffix made equal: what rules on names see.
+
+    A million shards then have one shape, and every rule is asked once.
+    """
+    head, dot, suffix = name.rpartition(".")
+    return _DIGITS.sub("0", head) + dot + suffix
+
+
+@lru_cache(maxsize=4096)
 def _junk_name(name: str) -> str | None:
     lower = name.lower()
     rules = (
         ("checksum", lower.endswith(_CHECKSUM_SUFFIXES) or lower in _CHECKSUMS),
         ("marker", lower.startswith(("_success", "_started", "_committed"))),
         ("hidden name", lower.startswith((".", "_"))),
+        ("claim", lower == "claim.json"),
         ("manifest", lower in _MANIFESTS or lower.endswith(".manifest.json")),
         ("index", _INDEX.fullmatch(lower) is not None),
         ("document", _DOCUMENT.fullmatch(lower) is not None),
@@ -129,11 +145,13 @@ def is_junk_folder(name: str) -> bool:
 
 def kind_of(key: str) -> str:
     """Return the format's name, or the bare suffix (`.db`, or empty) when no format reads the key."""
-    found = format_of(key)
-    if found is not None:
-        return found.name
-    name = split_suffix(key.rpartition("/")[2])[0]
-    return _suffix(name).lower()
+    return _kind_of_name(_shape(key.rpartition("/")[2]))
+
+
+@lru_cache(maxsize=4096)
+def _kind_of_name(name: str) -> str:
+    found = format_of(name)
+    return found.name if found is not None else _suffix(split_suffix(name)[0]).lower()
 
 
 def _suffix(name: str) -> str:
@@ -143,6 +161,15 @@ def _suffix(name: str) -> str:
 
 def parse_name(name: str) -> ShardName | None:
     """Take a file's or folder's name apart; None when it holds no shard number."""
+    plain = _ONE_NUMBER.fullmatch(name)
+    if plain:  # what follows comes to the same, six times slower
+        run = plain["run"]
+        padded = len(run) > 1 and run[0] == "0"
+        return ShardName(stem=plain["stem"], numbers=(int(run),), padded=padded)
+    return _parse_odd_name(name)
+
+
+def _parse_odd_name(name: str) -> ShardName | None:
     base = split_suffix(name)[0]
     base = base.removesuffix(_suffix(base))
     while (shorter := _CODEC.sub("", base)) != base:
@@ -167,8 +194,8 @@ def assign_stems(names: Iterable[str]) -> dict[str, str]:
     """Return name → stem of its series, or LOOSE, for the names of one folder and one kind.
 
     A series declares itself by `-of-N`, by a split word before the number, or by numbers that are
-    padded with zeros and close together;
-    other numbered names are one only where nearly every name of the folder is numbered.
+    padded with zeros and close together. Other numbered names are one only where nearly every name
+    of the folder is numbered.
     """
     parsed = {name: parse_name(name) for name in names}
     members: dict[str, list[ShardName]] = {}

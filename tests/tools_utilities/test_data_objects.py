@@ -3,9 +3,12 @@
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tools_utilities.data_objects import (
     LOOSE,
+    _parse_odd_name,
     assign_stems,
     differ_by_split,
     folder_stem,
@@ -33,6 +36,8 @@ from tools_utilities.data_objects import (
         ("manifest.json", "manifest"),
         ("shard_001/metadata.json", "manifest"),
         ("dataset_info.json", "manifest"),
+        ("shard_001/claim.json", "claim"),
+        (".quark-probe/ab/0", "hidden folder"),
         ("index.json", "index"),
         ("tokens.idx", "index"),
         ("index.json.zst", "index"),
@@ -104,6 +109,15 @@ def test_a_long_hostile_name_is_taken_apart_at_once():
         parse_name(name)
 
     assert time.perf_counter() - started < 2
+
+
+@given(
+    st.from_regex(
+        r"[a-z_.-]{0,4}[0-9]{0,3}[a-z_.-]{0,3}(\\.[a-z]{1,4}){0,2}(\\.gz|\\.zst)?", fullmatch=True
+    )
+)
+def test_the_short_way_through_a_name_gives_what_the_long_one_does(name: str):
+    assert parse_name(name) == _parse_odd_name(name)
 
 
 def names(stem: str, count: int, form: str = "{}{:05d}.jsonl") -> list[str]:
