@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tools_utilities.data_objects import (
@@ -96,7 +96,8 @@ def test_names_come_apart_at_the_shard_number(name: str, stem: str, numbers, tot
 
 
 @pytest.mark.parametrize(
-    "name", ["a.jsonl", "www_farodevigo", "data_page=1_GZIP.parquet", "٣.jsonl"]
+    "name",
+    ["a.jsonl", "www_farodevigo", "data_page=1_GZIP.parquet", "clip.mp4", "clip.mp4.gz", "٣.jsonl"],
 )
 def test_a_name_without_a_number_has_no_stem(name: str):
     assert parse_name(name) is None
@@ -111,11 +112,14 @@ def test_a_long_hostile_name_is_taken_apart_at_once():
     assert time.perf_counter() - started < 2
 
 
-@given(
-    st.from_regex(
-        r"[a-z_.-]{0,4}[0-9]{0,3}[a-z_.-]{0,3}(\\.[a-z]{1,4}){0,2}(\\.gz|\\.zst)?", fullmatch=True
-    )
+_NAMES = st.from_regex(
+    r"[a-z_.-]{0,4}[0-9]{0,3}[a-z_.-]{0,3}(\.[a-z]{1,4}[0-9]?){0,2}(\.gz|\.zst|\.tgz)?",
+    fullmatch=True,
 )
+
+
+@settings(max_examples=500, deadline=None)
+@given(_NAMES)
 def test_the_short_way_through_a_name_gives_what_the_long_one_does(name: str):
     assert parse_name(name) == _parse_odd_name(name)
 
