@@ -100,7 +100,9 @@ class ResourceManager:
 
     def train(self, reading: Spoken) -> int:
         """Carry out a train sentence."""
-        request = request_from(reading.slots, canonical=reading.canonical)
+        request = request_from(
+            reading.slots, canonical=reading.canonical, notes=self._options.notes
+        )
         return self._train(request, self._settings_of(reading))
 
     def _train(self, request: TrainingRequest, settings: Settings) -> int:

@@ -65,8 +65,9 @@ class Console:
         # Where a question is answered by reading and shown on stderr: stdout may be a file.
         seen = _is_terminal(self._stdin) and _is_terminal(self._err)
         self.can_ask = seen and not self.about.ci and not self.about.no_input
-        self._plain = self.about.no_color or self.about.ci or self.about.term == "dumb"
-        self.can_animate = _is_terminal(self._err) and not self._plain and not self.about.no_input
+        about = self.about
+        self._plain = about.no_color or about.ci or about.no_input or about.term == "dumb"
+        self.can_animate = _is_terminal(self._err) and not self._plain
         self.draws_blocks = can_draw(_encoding(self._err)) and can_draw(_encoding(self._out))
 
     @property

@@ -124,6 +124,7 @@ def test_errors_under_json_are_an_object_too():
         {"no_color": True},
         {"term": "dumb"},
         {"ci": True},
+        {"no_input": True},
         {"terminal": False, "columns": 40},
     ],
 )
