@@ -2,10 +2,14 @@
 
 The first signal asks for a saved stop; SIGINT once more leaves at once, saving nothing. Imports no
 torch: it is installed before anything slow is imported.
+
+Python runs signal handlers on the main thread, which may be inside one long operation of torch; the
+second SIGINT is therefore seen by a thread that reads the interpreter's wake-up pipe.
 """
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -28,6 +32,10 @@ class StopRequest:
         """Take over the two signals of this process; main thread only."""
         for number in REASONS:
             signal.signal(number, self._asked)
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        threading.Thread(target=_leave_on_second_signal, args=(reading,), daemon=True).start()
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -49,10 +57,17 @@ class StopRequest:
             raise RunStoppedError(f"stopped by {self.reason}", reason=self.reason)
 
     def _asked(self, number: int, _frame: FrameType | None) -> None:
-        reason = REASONS[signal.Signals(number)]
-        if self.reason is not None and reason == "interrupt":
-            os._exit(EXIT_CODES[reason])
-        self.reason = self.reason or reason
+        self.reason = self.reason or REASONS[signal.Signals(number)]
         if self._interruptible:
             self._interruptible = False
             self.check()
+
+
+def _leave_on_second_signal(reading: int) -> None:
+    """Leave at once when SIGINT comes after an earlier request; ends with the process."""
+    asked = False
+    while data := os.read(reading, 1):
+        if data[0] in REASONS:
+            if asked and data[0] == signal.SIGINT:
+                os._exit(EXIT_CODES["interrupt"])
+            asked = True
