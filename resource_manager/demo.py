@@ -26,7 +26,7 @@ from tools_utilities.errors import QuarkError, UsageError
 from tools_utilities.terminal_text import Line, Span, human_bytes, human_seconds, pairs
 
 DATASET = "data/datasets/demo"
-DEMO_STEPS = 180
+DEMO_STEPS = 120
 DEMO_SETTINGS = {"layers": 2, "seq_len": 128, "batch_size": 16, "lr": 3e-3}
 """A model small enough for two cores, large enough to learn what Python looks like."""
 INTERRUPT_AT = 1 / 3
