@@ -98,7 +98,7 @@ def make_walk(counts: list[int], shape: LaneShape, *, known: bool) -> LaneWalk:
 
 def entries(walk: LaneWalk, size: int = 1 << 30) -> list[tuple[int, ...]]:
     """Return (position, lane, round, window number, base) of everything that is left."""
-    found = []
+    found: list[tuple[int, ...]] = []
     for chunk in walk.chunks(lambda: size):
         for place in range(chunk.skip, chunk.num_rounds * len(chunk.windows)):
             number, column = divmod(place, len(chunk.windows))

@@ -7,6 +7,7 @@ arrives as it was raised. Workers start by forkserver and live on between epochs
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
@@ -110,8 +111,13 @@ class StreamLoader(DataLoader[Any]):
         self._per_rank = batch_size
         self._drop_last = drop_last
         self._worker_stats: dict[int, dict[str, Any]] = {}
+        self._past_stats: dict[str, Any] = {}
+        """Of workers that have ended."""
         workers: dict[str, Any] = {}
         if num_workers:
+            if multiprocessing_context == "forkserver":
+                # The server imports torch once; every worker is then a fork of it.
+                get_context("forkserver").set_forkserver_preload([__name__])
             workers = {
                 "prefetch_factor": prefetch_factor,
                 "persistent_workers": persistent_workers,
@@ -132,6 +138,8 @@ class StreamLoader(DataLoader[Any]):
         """Return an iterator over the batches of the next epoch, or of the rest of a loaded one."""
         if self.num_workers:
             # The epoch is fixed here, and told to the workers, which may have been started long ago.
+            if not self.persistent_workers:
+                self._keep_stats()
             self.stream.prepare()
             self.stream.start_at(self.stream.next_start())
             return self._deliver(super().__iter__())
@@ -185,11 +193,17 @@ class StreamLoader(DataLoader[Any]):
 
     def get_stats(self) -> dict[str, Any]:
         """Return the stream's statistics, those of worker processes added."""
-        return merge_statistics([self.stream.get_stats(), *self._worker_stats.values()])
+        parts = [self.stream.get_stats(), self._past_stats, *self._worker_stats.values()]
+        return merge_statistics(parts)
+
+    def _keep_stats(self) -> None:
+        self._past_stats = merge_statistics([self._past_stats, *self._worker_stats.values()])
+        self._worker_stats.clear()
 
     def _stop_workers(self) -> None:
         # Workers hold a copy of where to start: new ones get the new place.
         self._iterator = None
+        self._keep_stats()
 
 
 def _unchanged(message: Any) -> Any:
