@@ -336,3 +336,53 @@ def test_an_unexpected_error_is_one_line_too(project, capsys):
     (project / "quark.yaml").mkdir()  # a folder where a file belongs
     said, _ = check_refused(capsys, ["list runs"], 2)
     assert "quark.yaml" in said
+
+
+B46_TRAINED = [
+    'train quark with "{root}/data/my set/x"',
+    "train quark with '{root}/data/my set/x'",
+    "train quark with \u201c{root}/data/my set/x\u201d",
+    '\ttrain quark with\u00a0"{root}/data/my set/x".\n',
+    'Train Quark WITH "{root}/data/my set/x" please',
+    'train quark using "{root}/data/my set/x"',
+]
+
+
+@pytest.mark.parametrize("sentence", B46_TRAINED)
+def test_b46_a_quoted_path_is_read_byte_for_byte(project, capsys, sentence):
+    write_group(project / "data/my set/x")
+    assert run_program([sentence.format(root=project), "--plan", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)["plan"]
+    assert plan["data"][0]["prefix"] == "data/my set/x/"
+
+
+@pytest.mark.parametrize("name", ["my set/x", "bob's set"])
+def test_b46_an_unquoted_path_with_blanks_is_shown_quoted(project, capsys, name):
+    path = f"{project}/data/{name}"
+    said, hint = check_refused(capsys, [f"train quark with {path}"], 2)
+    assert "not understood: set" in said
+    assert f'train quark with "{path}"' in hint
+
+
+B46_REFUSED = [
+    (r"train quark with C:\Users\me\quark\data\x", r"C:\Users\me\quark\data\x"),
+    ("train quark", "data"),
+    ("", "empty"),
+    ("   ", "empty"),
+    ("with with /repo/data/with/x", ""),
+    ("train quark with 'data/one", "quote"),
+]
+
+
+@pytest.mark.parametrize(("sentence", "said"), B46_REFUSED)
+def test_b46_no_input_ends_in_a_traceback(project, capsys, sentence, said):
+    error, _ = check_refused(capsys, [sentence], 2)
+    assert said in error
+
+
+def test_b46_several_arguments_are_one_sentence(project, capsys):
+    write_group(project / "data/my set/x")
+    argv = ["train", "quark", "with", f"{project}/data/my set/x", "--plan", "--json"]
+    assert run_program(argv) == 0
+    plan = json.loads(capsys.readouterr().out)["plan"]
+    assert plan["data"][0]["prefix"] == "data/my set/x/"
