@@ -112,9 +112,9 @@ class KnowledgeHub:
 
     def handle_command(self, sentence: str) -> int:
         """Read a sentence and carry it out; returns the exit code. Prints every error itself."""
-        from tools_utilities.console import Console
+        from tools_utilities.console import make_console
 
-        console = Console()
+        console = make_console()
         try:
             return self._carry_out(sentence, console)
         except Exception as error:  # noqa: BLE001 - the border of the program: told, never swallowed

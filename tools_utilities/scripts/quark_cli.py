@@ -39,7 +39,7 @@ def main() -> None:
 
 def run_program(argv: Sequence[str]) -> int:
     """Run one command line; returns the exit code. Prints every error itself."""
-    console = Console()
+    console = make_console()
     try:
         arguments = parse_arguments(argv)
         console = make_console(
