@@ -107,8 +107,8 @@ class _LocalTarget:
         environment = {
             # cuBLAS is exact from run to run only with a fixed workspace.
             "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-            # Threads that wait by spinning starve each other when the machine is busy: 17 times the
-            # tokens a second on 2 loaded cores, none lost on idle ones.
+            # Threads that wait by spinning starve each other on a busy machine (2 cores: 3 to 17
+            # times slower there); sleeping costs a sixth of the speed of an idle one.
             "OMP_WAIT_POLICY": "PASSIVE",
             "PYTHONPATH": str(PACKAGE_ROOT),
         }
