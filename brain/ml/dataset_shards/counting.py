@@ -31,7 +31,7 @@ def agree(outcome: StreamIndex | QuarkError, place: Place) -> StreamIndex:
         ChangedError: the ranks have listed different data.
     """
     index = None if isinstance(outcome, QuarkError) else outcome
-    values = gather(outcome if index is None else index.change_fingerprint, place)
+    values = gather(outcome if index is None else index.order_fingerprint, place)
     for value in values:
         if isinstance(value, QuarkError):
             raise value

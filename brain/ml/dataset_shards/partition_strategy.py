@@ -37,7 +37,10 @@ class PartitionStrategy(Protocol):
 
     name: str
     by_position: bool
-    """Whether the stream deals positions by turns instead of using `assign`."""
+    """Whether the stream deals positions by turns, which keeps every promise of the order.
+
+    A strategy that does not is an assignment alone: nothing in the stream reads by it yet.
+    """
 
     def assign(self, shards: Sequence[Shard], world: World) -> list[list[int]]:
         """Return, for each rank, the indices of its shards in reading order.

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from brain.ml.dataset_shards.partition_strategy import World, find_strategy
 from tools_utilities.errors import UsageError
 
 _CHOICES = {
@@ -32,6 +33,8 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise _bad(name, getattr(self, name), f"one of {', '.join(choices)}")
+        strategy = find_strategy(self.partition)
+        strategy.assign((), World(world_size=1, options=self.partition_options))
         if self.batch_size is not None and self.batch_size < 1:
             raise _bad("batch_size", self.batch_size, "at least 1")
         if self.prefetch != "auto" and not (isinstance(self.prefetch, int) and self.prefetch >= 0):

@@ -45,6 +45,7 @@ from brain.ml.dataset_shards.stream_state import (
     check_seed,
     parse_state,
 )
+from brain.ml.dataset_shards.validation import Validation, validate_stream
 from tools_utilities.errors import DataNotFoundError, QuarkError, UsageError
 from tools_utilities.shard_format import ReadOptions
 
@@ -496,6 +497,10 @@ class StreamDataset(IterableDataset[Any]):
         index = self._own_index()
         plan = self._plan(index, self._share(1), EpochStart(epoch=self.next_start().epoch))
         self._source.read_ahead(first_objects(plan, count))
+
+    def validate(self) -> Validation:
+        """Read and decode every record once, in file order, and report what is wrong."""
+        return validate_stream(self._own_index(), self._source)
 
     def get_stats(self) -> dict[str, Any]:
         """Return the manager's statistics and the stream's, by name."""
