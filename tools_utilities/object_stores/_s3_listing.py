@@ -5,7 +5,8 @@ up a listing that holds one key it cannot carry. Whatever may be one of these en
 lists the page from there.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from tools_utilities.object_store import Folder, ObjectInfo
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
 PAGE_KEYS = 1000
+HOLD_KEYS = 2000
+_FEW_KEYS = 10
 # After so many exact pages in one listing, odd keys are the rule: fast runs cost more than they save.
 _FAST_RUNS = 4
 
@@ -135,37 +138,82 @@ def _listed(store: "S3Store", folder: str, after: str) -> Iterator[ObjectInfo | 
         yield None
 
 
-def in_byte_order(infos: Iterable[ObjectInfo], prefix: str) -> Iterator[ObjectInfo]:
-    """Put the listing of a store that sorts folder by folder (SeaweedFS) into byte order of keys.
+class _Run:
+    """The keys from `first` on that lie in the folder `stem/` or sort beside it; then `left`."""
 
-    Such a store lists `a/x` before `a-b`. Holds one folder's objects (first level below `prefix`);
-    objects directly under the prefix pass at once.
+    def __init__(self, stem: str, first: ObjectInfo, rest: Iterator[ObjectInfo]) -> None:
+        self._stem = stem
+        self._rest = rest
+        self._first: ObjectInfo | None = first
+        self.left: ObjectInfo | None = None
+
+    def __iter__(self) -> Iterator[ObjectInfo]:
+        return self
+
+    def __next__(self) -> ObjectInfo:
+        info, self._first = self._first or self.left or next(self._rest, None), None
+        self.left = None
+        if info is None or not _is_beside(info.key, self._stem, "/"):
+            self.left = info
+            raise StopIteration
+        return info
+
+
+def _is_beside(key: str, stem: str, last: str) -> bool:
+    """Say whether a key goes on after `stem` with a character up to `last`."""
+    return key.startswith(stem) and "" < key[len(stem) : len(stem) + 1] <= last
+
+
+def in_byte_order(
+    infos: Iterable[ObjectInfo],
+    prefix: str,
+    has_neighbours: Callable[[str], bool],
+    *,
+    hold_keys: int = HOLD_KEYS,
+) -> Iterator[ObjectInfo]:
+    """Put the listing of a store that may sort folder by folder (SeaweedFS) into byte order of keys.
+
+    Such a store lists `a/x` before `a-b`; `a/x` after `a-b` proves byte order. Objects directly under
+    the prefix pass at once. Of a folder, `hold_keys` are held; a larger one passes too, once
+    `has_neighbours` (one small request) says that no name like `a-b` goes before it. Otherwise it is
+    held whole.
     """
-    held: list[ObjectInfo] = []
-    stem = ""
-    for info in infos:
-        if held:
-            follows = info.key[len(stem) : len(stem) + 1]
-            if info.key.startswith(stem) and "" < follows <= "/":
-                held.append(info)
-                continue
-            yield from sorted(held, key=lambda one: one.key)
-            held = []
+    rest = iter(infos)
+    info = next(rest, None)
+    previous = ""
+    while info is not None:
         name, slash, _ = info.key[len(prefix) :].partition("/")
-        if slash:
-            stem = prefix + name
-            held.append(info)
-        else:
+        stem = prefix + name
+        if not slash or _is_beside(previous, stem, "."):
             yield info
-    yield from sorted(held, key=lambda one: one.key)
+            if slash:
+                yield from rest
+                return
+            previous, info = info.key, next(rest, None)
+            continue
+        run = _Run(stem, info, rest)
+        held = list(islice(run, hold_keys))
+        if len(held) == hold_keys and not has_neighbours(stem):
+            below = chain(held, run)
+            yield from in_byte_order(below, stem + "/", has_neighbours, hold_keys=hold_keys)
+        else:
+            yield from sorted(chain(held, run), key=lambda one: one.key)
+        previous, info = stem + "/", run.left
 
 
-def start_in_any_order(after: str) -> str:
-    """Return a place to start from that loses nothing after `after`, in byte order or by folders.
+def has_neighbours(clients: S3Clients, params: Mapping[str, Any], stem: str) -> bool:
+    """Say whether names go on after `stem` with what sorts before a slash."""
+    page = clients.exact.list_objects_v2(Prefix=stem, Delimiter="/", MaxKeys=_FEW_KEYS, **params)
+    names = [entry["Key"] for entry in page.get("Contents", ())]
+    names += [entry["Prefix"] for entry in page.get("CommonPrefixes", ())]
+    return any(_is_beside(name, stem, ".") for name in names)
 
-    SeaweedFS compares names part by part, and a start that is a folder's name skips the folder.
+
+def passed_over(after: str, prefix: str) -> list[str]:
+    """Return the folders that a folder-wise store may pass over when it starts after a key.
+
+    To it, `a/` is before `a-b`; and a start that is a folder's name skips that folder.
     """
-    ahead = min((after.find(char) for char in after if char < "/"), default=len(after))
-    begin = after[:ahead].rstrip("/")
-    below = _char_below(begin[-1:])
-    return begin[:-1] + below if below > "0" else ""
+    begins = [after[:place] for place, char in enumerate(after) if char < "/"]
+    folders = {begin.rstrip("/") + "/" for begin in (*begins, after) if begin.strip("/")}
+    return sorted(folder for folder in folders if folder.startswith(prefix))

@@ -7,6 +7,7 @@ listings and HEADs, which are tried up to 4 times.
 """
 
 from collections.abc import Iterator
+from heapq import merge
 from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,9 +34,10 @@ from tools_utilities.object_stores._s3_clients import S3Clients
 from tools_utilities.object_stores._s3_listing import (
     fast_run,
     folder_page,
+    has_neighbours,
     in_byte_order,
     keys_page,
-    start_in_any_order,
+    passed_over,
 )
 
 _BEYOND_THE_END = 416
@@ -68,14 +70,27 @@ class S3Store:
     # Listing.
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """Yield objects page by page; a store that is not Amazon's is sorted a folder at a time."""
+        """Yield objects page by page; what a store that is not Amazon's lists is put into order."""
         if self._calls.clients().endpoint is None:
             yield from self._in_store_order(prefix, start_after)
             return
-        raw = self._in_store_order(prefix, start_in_any_order(start_after))
-        for info in in_byte_order(raw, prefix):
-            if info.key > start_after:
+        listings = [self._ordered(prefix, start_after)]
+        if start_after:
+            listings += [self._ordered(folder, "") for folder in passed_over(start_after, prefix)]
+        last = start_after
+        for info in merge(*listings, key=lambda one: one.key):
+            if info.key > last:
+                last = info.key
                 yield info
+
+    def _ordered(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        def neighbours(stem: str) -> bool:
+            return self._calls.retried(
+                "list", stem, lambda clients: has_neighbours(clients, self._params, stem)
+            )
+
+        raw = self._in_store_order(prefix, after.rstrip("/"))
+        return in_byte_order(raw, prefix, neighbours)
 
     def _in_store_order(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
         token: str | None = None
