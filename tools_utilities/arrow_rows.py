@@ -28,8 +28,13 @@ class ArrowRows:
         batches: Iterable["pa.RecordBatch"],
         *,
         memory_bytes: int = SPILL_BYTES,
+        in_place: bool = False,
     ) -> None:
-        """Take every batch; the iterable may be lazy: one batch at a time is in memory."""
+        """Take every batch; the iterable may be lazy: one batch at a time is in memory.
+
+        `in_place`: the batches lie in memory or a mapped file that is there anyway; they are neither
+        copied nor counted.
+        """
         self.schema = schema
         self._spill: Spill | None = None
         held: list[Any] = []
@@ -38,17 +43,21 @@ class ArrowRows:
         for batch in batches:
             held.append(batch)
             held_bytes += batch.nbytes
+            if in_place:
+                continue
             if held_bytes > memory_bytes and self._spill is None:
                 self._spill = Spill(memory_bytes=0)
             if self._spill is not None:
                 spans.extend(_write_batch(self._spill, each) for each in held)
                 held = []
         self.batches: list[Any] = (
-            _joined(held) if self._spill is None else _mapped(self._spill, spans)
+            _mapped(self._spill, spans)
+            if self._spill is not None
+            else (held if in_place else _joined(held))
         )
         self._bounds = np.cumsum([0, *(batch.num_rows for batch in self.batches)])
         self.num_rows = int(self._bounds[-1])
-        self.held_bytes = held_bytes if self._spill is None else 0
+        self.held_bytes = held_bytes if self._spill is None and not in_place else 0
         self._row_bytes = held_bytes // max(1, self.num_rows)
         self._num_buffers = sum(
             len(column.buffers()) for batch in self.batches[:1] for column in batch.columns

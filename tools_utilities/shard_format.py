@@ -140,7 +140,8 @@ def shard_formats() -> dict[str, Any]:
     return load_plugins("tools_utilities.shard_formats", "SHARD_FORMAT")
 
 
-COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+COMPRESSIONS = {".gz": "gzip", ".zstd": "zstd", ".zst": "zstd"}
+"""Suffix → compression; of several suffixes the last one is written."""
 
 
 def split_suffix(key: str) -> tuple[str, str | None]:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tools_utilities.arrow_files import first_column
 from tools_utilities.errors import RecordError, UsageError
 from tools_utilities.shard_format import OpenSplit, Sample
-from tools_utilities.shard_formats.parquet import ParquetSplit, first_column
+from tools_utilities.shard_formats.parquet import ParquetSplit
 
 if TYPE_CHECKING:
     from tools_utilities.arrow_rows import ArrowRows
@@ -122,6 +123,7 @@ class _ArrowTokens:
         self._num_ids = num_ids
         self._column: ArrowRows | None = None
         self._flat: list[_FlatLists | None] = []
+        split.check_rows()
         if split.rows.schema.names or split.num_samples:
             name = first_column(split.key, split.rows.schema.names, TOKEN_COLUMNS)
             if _check_type(split.key, name, split.rows.schema.field(name).type):

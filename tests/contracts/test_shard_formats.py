@@ -40,9 +40,17 @@ def text_sample(i: int, rng: random.Random) -> Sample:
 
 
 SAMPLES: dict[str, Callable[[int, random.Random], Sample]] = {
+    "arrow": text_sample,
     "csv": lambda i, rng: {"id": str(i), "text": 'a "b",\n' * rng.randrange(4)},
     "json": text_sample,
     "jsonl": text_sample,
+    "mds": lambda i, rng: {
+        **text_sample(i, rng),
+        "raw": rng.randbytes(rng.randrange(9)),
+        "array": np.arange(rng.randrange(1, 9), dtype="<f4").reshape(1, -1),
+        "score": np.float16(i / 2),
+    },
+    "npy": lambda _, rng: {"array": np.array(rng.choices(range(99), k=6), "<f4").reshape(2, 3)},
     "parquet": text_sample,
     "tokens": lambda _, rng: {"input_ids": np.array(rng.choices(range(65536), k=SEQ_LEN), "<u2")},
     "txt": lambda i, rng: {"text": f"line {i} \u2028\x85" * rng.randrange(3)},

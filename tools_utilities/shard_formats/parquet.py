@@ -6,14 +6,12 @@ Only the footer is read to cut a file. A row group is decoded in bounded batches
 Writing: a key that a sample lacks is stored, and read back, as null.
 """
 
-import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from tools_utilities.arrow_files import RangeFile, as_record_error, chosen_columns, write_tables
 from tools_utilities.arrow_rows import ArrowRows, python_rows
-from tools_utilities.errors import QuarkError, RecordError, UsageError
+from tools_utilities.errors import RecordError, UsageError
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.shard_format import ReadOptions, Sample, ShardBytes, ShardFormat, Split
 
@@ -25,8 +23,6 @@ _BATCH_BYTES = 2 << 20
 _PROBE_ROWS = 64
 _FEW_ROWS = 1024
 _BUFFER_BYTES = 1 << 20
-_WRITE_ROWS = 256
-_ROW_GROUP_BYTES = 4 << 20
 
 
 class Parquet:
@@ -50,8 +46,8 @@ class Parquet:
         """
         if info.size_bytes == 0:
             return [Split(key=info.key, start=0, end=0, num_bytes=0, num_samples=0)]
-        with _as_record_error(info.key):
-            metadata = _footer(_RangeFile(read, info.size_bytes))
+        with as_record_error(info.key, "Parquet"):
+            metadata = _footer(RangeFile(read, info.size_bytes))
         return _join_row_groups(info, metadata, target_bytes)
 
     def open_split(self, shard: ShardBytes, split: Split, options: ReadOptions) -> "ParquetSplit":
@@ -68,33 +64,14 @@ class Parquet:
         Raises:
             RecordError: a later sample does not fit them.
         """
-        return _write(samples, file)
+        import pyarrow.parquet as pq
 
-
-def first_column(key: str, found: Sequence[str], wanted: Sequence[str]) -> str:
-    """Return the first of `wanted` that is there.
-
-    Raises:
-        RecordError: none is; it names the file, the columns wanted and those found.
-    """
-    for name in wanted:
-        if name in found:
-            return name
-    raise missing_columns(key, " or ".join(wanted), found, wanted)
-
-
-def missing_columns(
-    key: str, missing: str, found: Sequence[str], wanted: Sequence[str]
-) -> RecordError:
-    """Return the error of a file without the columns asked for."""
-    return RecordError(
-        f"{key}: no column {missing}; found {', '.join(found) or 'none'}",
-        hint=f"Wanted: {', '.join(wanted)}.",
-        key=key,
-        reason="columns",
-        wanted=list(wanted),
-        found=list(found),
-    )
+        return write_tables(
+            samples,
+            "Parquet",
+            lambda schema: pq.ParquetWriter(file, schema, compression="zstd"),
+            lambda writer, table: writer.write_table(table, row_group_size=1 << 30),
+        )
 
 
 class ParquetSplit:
@@ -106,7 +83,7 @@ class ParquetSplit:
         self.first_row = 0
         self.rows = _empty_rows()
         if split.end > split.start:
-            with _as_record_error(split.key):
+            with as_record_error(split.key, "Parquet"):
                 self.rows, self.first_row = _load(shard, split, options)
         self.num_samples = self.rows.num_rows
         self.num_bytes = self.rows.held_bytes
@@ -135,6 +112,9 @@ class ParquetSplit:
             key=self.key, record=row, row=row, index=index, reason=reason, **detail,
         )  # fmt: skip
 
+    def check_rows(self) -> None:
+        """Make sure that the rows may be read without pyarrow's help; decoded ones are sound."""
+
     def close(self) -> None:
         """Free the decoded rows."""
         self.rows.close()
@@ -144,55 +124,6 @@ class ParquetSplit:
             python_rows(self.rows.take([index]))
         except ValueError as error:
             raise self.bad_row(index, f"a value cannot be read: {error}") from error
-
-
-class _RangeFile(io.RawIOBase):
-    """A read-only file over `read(start, end)`, for pyarrow."""
-
-    def __init__(self, read: Callable[[int, int], bytes | memoryview], size_bytes: int) -> None:
-        super().__init__()
-        self._read_range = read
-        self._size_bytes = size_bytes
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size_bytes}[whence]
-        self._position = base + offset
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        end = min(self._size_bytes, self._position + len(buffer))
-        piece = self._read_range(self._position, end) if end > self._position else b""
-        buffer[: len(piece)] = piece
-        self._position += len(piece)
-        return len(piece)
-
-
-@contextmanager
-def _as_record_error(key: str) -> Iterator[None]:
-    """Turn what pyarrow raises into a RecordError naming the file; our own errors pass."""
-    import pyarrow as pa
-
-    try:
-        yield
-    except QuarkError:
-        raise  # a store's error is an OSError too
-    except (pa.ArrowException, OSError) as error:
-        raise RecordError(
-            f"{key}: not a readable Parquet file: {error}",
-            hint="Check that the file is complete (a cut Parquet file cannot be read at all).",
-            key=key,
-            reason="unreadable",
-        ) from error
 
 
 def _footer(file: Any) -> "pq.FileMetaData":
@@ -240,10 +171,10 @@ def _load(shard: ShardBytes, split: Split, options: ReadOptions) -> tuple[ArrowR
     source: Any = (
         pa.OSFile(str(shard.path), "rb")
         if shard.path is not None
-        else _RangeFile(shard.read, shard.info.size_bytes)
+        else RangeFile(shard.read, shard.info.size_bytes)
     )
     with pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
-        columns = _chosen_columns(split.key, file.schema_arrow.names, options)
+        columns = chosen_columns(split.key, file.schema_arrow.names, options)
         schema = file.schema_arrow
         if columns is not None:
             schema = pa.schema([schema.field(name) for name in columns])
@@ -271,68 +202,6 @@ def _batches(
     for batch in file.iter_batches(batch_size=batch_rows, **wanted):
         if batch.num_rows:
             yield batch
-
-
-def _chosen_columns(key: str, found: list[str], options: ReadOptions) -> list[str] | None:
-    twice = sorted({name for name in found if found.count(name) > 1})
-    if twice:
-        raise RecordError(f"{key}: columns named twice: {', '.join(twice)}", key=key)
-    if options.first_of:
-        return [first_column(key, found, options.first_of)]
-    if options.columns is None:
-        return None
-    missing = [name for name in options.columns if name not in found]
-    if missing:
-        raise missing_columns(key, " and ".join(missing), found, options.columns)
-    return [name for name in found if name in options.columns]
-
-
-def _write(samples: Iterable[Sample], file: BinaryIO) -> int:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    stream = iter(samples)
-    chunk = list(islice(stream, _WRITE_ROWS))
-    schema = _table(chunk, None, 0).schema
-    count, pending, pending_bytes = 0, list[pa.Table](), 0
-    try:
-        with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-            while chunk:
-                pending.append(_table(chunk, schema, count))
-                pending_bytes += pending[-1].nbytes
-                count += len(chunk)
-                chunk = list(islice(stream, _WRITE_ROWS))
-                if pending_bytes >= _ROW_GROUP_BYTES or not chunk:
-                    writer.write_table(pa.concat_tables(pending), row_group_size=1 << 30)
-                    pending, pending_bytes = [], 0
-    except pa.ArrowException as error:
-        raise _unwritable(0, count, str(error)) from error
-    return count
-
-
-def _table(samples: list[Sample], schema: "pa.Schema | None", first: int) -> "pa.Table":
-    import pyarrow as pa
-
-    names = list(dict.fromkeys(name for sample in samples for name in sample))
-    try:
-        if schema is None:
-            return pa.table({name: [sample.get(name) for sample in samples] for name in names})
-        if new := [name for name in names if name not in schema.names]:
-            raise _unwritable(
-                first, len(samples), f"not in the first {_WRITE_ROWS}: {', '.join(new)}"
-            )
-        return pa.Table.from_pylist(samples, schema=schema)
-    except (pa.ArrowException, TypeError, OverflowError) as error:
-        raise _unwritable(first, len(samples), str(error)) from error
-
-
-def _unwritable(first: int, num_samples: int, why: str) -> RecordError:
-    last = first + max(0, num_samples - 1)
-    return RecordError(
-        f"samples {first} to {last} cannot be written as Parquet: {why}",
-        hint="Give every sample the same columns and types, or write jsonl.",
-        record=first + 1,
-    )
 
 
 SHARD_FORMAT: ShardFormat = Parquet()

@@ -1,0 +1,178 @@
+"""What the formats made of Arrow data (Parquet, Arrow IPC) share: files, columns, errors, tables."""
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from tools_utilities.errors import QuarkError, RecordError
+from tools_utilities.shard_format import ReadOptions, Sample
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+WRITE_ROWS = 256
+_TABLE_BYTES = 4 << 20
+
+
+def first_column(key: str, found: Sequence[str], wanted: Sequence[str]) -> str:
+    """Return the first of `wanted` that is there.
+
+    Raises:
+        RecordError: none is; it names the file, the columns wanted and those found.
+    """
+    for name in wanted:
+        if name in found:
+            return name
+    raise missing_columns(key, " or ".join(wanted), found, wanted)
+
+
+def missing_columns(
+    key: str, missing: str, found: Sequence[str], wanted: Sequence[str]
+) -> RecordError:
+    """Return the error of a file without the columns asked for."""
+    return RecordError(
+        f"{key}: no column {missing}; found {', '.join(found) or 'none'}",
+        hint=f"Wanted: {', '.join(wanted)}.",
+        key=key,
+        reason="columns",
+        wanted=list(wanted),
+        found=list(found),
+    )
+
+
+class RangeFile(io.RawIOBase):
+    """A read-only file over `read(start, end)`, for pyarrow; a short `read` is a short file."""
+
+    def __init__(self, read: Callable[[int, int], bytes | memoryview], size_bytes: int) -> None:
+        super().__init__()
+        self._read_range = read
+        self._size_bytes = size_bytes
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move, and return the position."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size_bytes}[whence]
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill `buffer` as far as there are bytes, and return how many."""
+        end = min(self._size_bytes, self._position + len(buffer))
+        piece = self._read_range(self._position, end) if end > self._position else b""
+        buffer[: len(piece)] = piece
+        self._position += len(piece)
+        return len(piece)
+
+
+@contextmanager
+def as_record_error(key: str, what: str) -> Iterator[None]:
+    """Turn what pyarrow raises into a RecordError naming the file; our own errors pass."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except QuarkError:
+        raise  # a store's error is an OSError too
+    except (pa.ArrowException, OSError) as error:
+        raise RecordError(
+            f"{key}: not a readable {what} file: {error}",
+            hint="Check that the file is complete (a cut one cannot be read at all).",
+            key=key,
+            reason="unreadable",
+        ) from error
+
+
+def chosen_columns(key: str, found: list[str], options: ReadOptions) -> list[str] | None:
+    """Return the columns to read, in the order of the file; None: all.
+
+    Raises:
+        RecordError: one asked for is missing, or a name is there twice.
+    """
+    twice = sorted({name for name in found if found.count(name) > 1})
+    if twice:
+        raise RecordError(f"{key}: columns named twice: {', '.join(twice)}", key=key)
+    if options.first_of:
+        return [first_column(key, found, options.first_of)]
+    if options.columns is None:
+        return None
+    missing = [name for name in options.columns if name not in found]
+    if missing:
+        raise missing_columns(key, " and ".join(missing), found, options.columns)
+    return [name for name in found if name in options.columns]
+
+
+def write_tables(
+    samples: Iterable[Sample],
+    what: str,
+    open_writer: "Callable[[pa.Schema], Any]",
+    write: "Callable[[Any, pa.Table], None]",
+) -> int:
+    """Write samples as tables of about 4 MiB; the first samples settle the columns and their types.
+
+    Args:
+        samples: What to write.
+        what: The format, for errors.
+        open_writer: Returns a writer for a schema, as a context.
+        write: Writes one table with it.
+
+    Raises:
+        RecordError: a later sample does not fit them.
+    """
+    import pyarrow as pa
+
+    stream = iter(samples)
+    chunk = list(islice(stream, WRITE_ROWS))
+    schema = _table(chunk, None, 0, what).schema
+    count, pending, pending_bytes = 0, list[pa.Table](), 0
+    try:
+        with open_writer(schema) as writer:
+            while chunk:
+                pending.append(_table(chunk, schema, count, what))
+                pending_bytes += pending[-1].nbytes
+                count += len(chunk)
+                chunk = list(islice(stream, WRITE_ROWS))
+                if pending_bytes >= _TABLE_BYTES or not chunk:
+                    write(writer, pa.concat_tables(pending))
+                    pending, pending_bytes = [], 0
+    except pa.ArrowException as error:
+        raise _unwritable(0, count, str(error), what) from error
+    return count
+
+
+def _table(samples: list[Sample], schema: "pa.Schema | None", first: int, what: str) -> "pa.Table":
+    import pyarrow as pa
+
+    names = list(dict.fromkeys(name for sample in samples for name in sample))
+    try:
+        if schema is None:
+            return pa.table({name: [sample.get(name) for sample in samples] for name in names})
+        if new := [name for name in names if name not in schema.names]:
+            raise _unwritable(
+                first, len(samples), f"not in the first {WRITE_ROWS}: {', '.join(new)}", what
+            )
+        return pa.Table.from_pylist(samples, schema=schema)
+    except (pa.ArrowException, TypeError, OverflowError) as error:
+        raise _unwritable(first, len(samples), str(error), what) from error
+
+
+def _unwritable(first: int, num_samples: int, why: str, what: str) -> RecordError:
+    last = first + max(0, num_samples - 1)
+    return RecordError(
+        f"samples {first} to {last} cannot be written as {what}: {why}",
+        hint="Give every sample the same columns and types, or write jsonl.",
+        record=first + 1,
+    )

@@ -1,0 +1,263 @@
+"""Arrow IPC: `.arrow`, `.ipc` and `.feather` (version 2), as files or as streams.
+
+A file is cut into groups of record batches by its footer; a stream (what Hugging Face datasets
+write) has none and is one split. Where the bytes are a mapped file or in memory, batches are used
+where they lie: nothing is copied, and a batch is checked when it is first read. Values are those of
+the Parquet reader. A stream must end with its end mark, or it is truncated.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from tools_utilities.arrow_files import RangeFile, as_record_error, chosen_columns, write_tables
+from tools_utilities.arrow_rows import ArrowRows
+from tools_utilities.errors import RecordError, UsageError
+from tools_utilities.line_index import whole_object
+from tools_utilities.object_store import ObjectInfo
+from tools_utilities.shard_format import ReadOptions, Sample, ShardBytes, ShardFormat, Split
+from tools_utilities.shard_formats.parquet import ParquetSplit
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_WHAT = "Arrow IPC"
+_FILE_MAGIC = b"ARROW1"
+_FEATHER_1_MAGIC = b"FEA1"
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+_OLD_END_OF_STREAM = b"\0\0\0\0"
+_CONTINUATION = b"\xff\xff\xff\xff"
+
+
+class ArrowIpc:
+    """The format `arrow`."""
+
+    name = "arrow"
+    suffixes: tuple[str, ...] = (".arrow", ".ipc", ".feather")
+    compressible = False
+
+    def plan_splits(
+        self,
+        info: ObjectInfo,
+        read: Callable[[int, int], bytes],
+        target_bytes: int,
+        options: ReadOptions,  # noqa: ARG002 - the contract's
+    ) -> list[Split]:
+        """Cut a file at record batches, from its footer; a stream is one split.
+
+        Raises:
+            RecordError: the footer cannot be read.
+        """
+        if not info.size_bytes or not _is_file(info.key, read):
+            return [whole_object(info)]
+        with as_record_error(info.key, _WHAT):
+            reader = _open_file(RangeFile(read, info.size_bytes))
+            num_batches = reader.num_record_batches
+        pieces = max(1, min(num_batches, round(info.size_bytes / max(1, target_bytes))))
+        bounds = [num_batches * i // pieces for i in range(pieces + 1)]
+        shares = [info.size_bytes * i // pieces for i in range(pieces + 1)]
+        return [
+            Split(
+                key=info.key,
+                start=bounds[i],
+                end=bounds[i + 1],
+                num_bytes=shares[i + 1] - shares[i],
+            )
+            for i in range(pieces)
+        ]
+
+    def open_split(self, shard: ShardBytes, split: Split, options: ReadOptions) -> "ArrowIpcSplit":
+        """Open record batches; in place where the bytes are mapped or in memory.
+
+        Raises:
+            RecordError: the object is cut or damaged, or lacks a column asked for.
+        """
+        return ArrowIpcSplit(shard, split, options)
+
+    def write(self, samples: Iterable[Sample], file: BinaryIO) -> int:
+        """Write a file of batches of about 4 MiB; the first samples settle the columns and types.
+
+        Raises:
+            RecordError: a later sample does not fit them.
+        """
+        import pyarrow as pa
+
+        return write_tables(
+            samples,
+            _WHAT,
+            lambda schema: pa.ipc.new_file(file, schema),  # type: ignore[arg-type]  # any file will do
+            lambda writer, table: writer.write_table(table.combine_chunks()),
+        )
+
+
+class ArrowIpcSplit(ParquetSplit):
+    """The rows of some record batches, by index."""
+
+    def __init__(self, shard: ShardBytes, split: Split, options: ReadOptions) -> None:
+        super().__init__(shard, Split(key=split.key, start=0, end=0, num_bytes=0), options)
+        self._sound: set[int] | None = None  # batches that were checked; None: all were
+        self._file: Any = None
+        self._start = 0
+        size = shard.info.size_bytes
+        if size:
+            self._start = split.start
+            with as_record_error(split.key, _WHAT):
+                self.rows = self._load(shard, split, options)
+        self.num_samples = self.rows.num_rows
+        self.num_bytes = self.rows.held_bytes or (0 if shard.path is not None else split.num_bytes)
+
+    def read(self, indices: Sequence[int]) -> list[Sample]:
+        """Return the rows at `indices`; only they are turned into Python values."""
+        if self._sound is not None:
+            self._check({batch for batch, _ in self.rows.locate(indices)} - self._sound)
+        return super().read(indices)
+
+    def read_raw(self, indices: Sequence[int]) -> list[bytes]:
+        """Refuse: an Arrow row has no bytes of its own."""
+        raise UsageError(
+            f"{self.key}: an Arrow row has no bytes of its own ({len(indices)} asked for)",
+            hint="Leave out deserialize=; samples are dicts already.",
+        )
+
+    def check_rows(self) -> None:
+        """Check every batch, for whoever reads its buffers."""
+        if self._sound is not None:
+            self._check(set(range(len(self.rows.batches))) - self._sound)
+
+    def bad_row(self, index: int, reason: str, **detail: Any) -> RecordError:
+        """Return the error of one row; rows count from 1 in the file."""
+        if self._file is not None:
+            before = range(self._start)
+            self.first_row = sum(self._file.get_batch(i).num_rows for i in before)
+        return super().bad_row(index, reason, **detail)
+
+    def close(self) -> None:
+        """Let go of the batches."""
+        self._file = None
+        super().close()
+
+    def _load(self, shard: ShardBytes, split: Split, options: ReadOptions) -> ArrowRows:
+        import pyarrow as pa
+
+        size = shard.info.size_bytes
+        if _is_file(split.key, shard.read):
+            whole = pa.py_buffer(shard.read(0, size)) if shard.path is not None else None
+            source: Any = whole or RangeFile(shard.read, size)
+            self._file = _open_file(source)
+            if split.end > self._file.num_record_batches:
+                raise self._cut(size)
+            schema = self._file.schema
+            found: Iterator[Any] = map(self._file.get_batch, range(split.start, split.end))
+        else:
+            whole = pa.py_buffer(shard.read(0, size))
+            reader = _open_stream(whole)
+            self._check_end(shard)
+            schema, found = reader.schema, iter(reader)
+        columns = chosen_columns(split.key, schema.names, options)
+        if columns is not None:
+            schema = pa.schema([schema.field(name) for name in columns])
+            found = (batch.select(columns) for batch in found)
+        batches = [batch for batch in found if batch.num_rows] if whole is not None else found
+        if whole is not None and _lie_in(whole, batches):
+            self._sound = set()
+            return ArrowRows(schema, batches, in_place=True)
+        return ArrowRows(_plain_schema(schema), map(_plain_batch, batches))
+
+    def _check_end(self, shard: ShardBytes) -> None:
+        """Refuse a stream without its end mark: it may lack any number of batches."""
+        size = shard.info.size_bytes
+        head = bytes(shard.read(0, 4))
+        end = _END_OF_STREAM if head == _CONTINUATION else _OLD_END_OF_STREAM
+        if bytes(shard.read(max(0, size - len(end)), size)) != end:
+            raise self._cut(size)
+
+    def _cut(self, size: int) -> RecordError:
+        return RecordError(
+            f"{self.key}: truncated: the object ends without the end mark of an Arrow stream",
+            hint="Write it again, and close the writer.",
+            key=self.key, reason="truncated", offset=size,
+        )  # fmt: skip
+
+    def _check(self, numbers: set[int]) -> None:
+        """Look at every offset and byte of text of some batches, once."""
+        import pyarrow as pa
+
+        for number in sorted(numbers):
+            try:
+                self.rows.batches[number].validate(full=True)
+            except pa.ArrowException as error:
+                raise RecordError(
+                    f"{self.key}: batch {self._start + number + 1} is damaged: {error}",
+                    key=self.key,
+                    reason="damaged",
+                ) from error
+            if self._sound is not None:
+                self._sound.add(number)
+
+
+def _is_file(key: str, read: Callable[[int, int], bytes | memoryview]) -> bool:
+    head = bytes(read(0, len(_FILE_MAGIC)))
+    if head.startswith(_FEATHER_1_MAGIC):
+        raise RecordError(
+            f"{key}: Feather version 1 is not read",
+            hint="Write it again with pyarrow.feather.write_feather (version 2).",
+            key=key,
+            reason="version",
+        )
+    return head == _FILE_MAGIC
+
+
+def _open_file(source: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.ipc.open_file(source)
+
+
+def _open_stream(source: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.ipc.open_stream(source)
+
+
+def _lie_in(whole: "pa.Buffer", batches: Iterable["pa.RecordBatch"]) -> bool:
+    """Tell whether all that the batches hold lies in `whole`: none is compressed or has dictionaries."""
+    low, high = whole.address, whole.address + whole.size
+    for batch in batches:
+        if any(map(_has_dictionary, batch.schema.types)):
+            return False
+        for buffer in [buffer for column in batch.columns for buffer in column.buffers()]:
+            if buffer is not None and not low <= buffer.address <= high - buffer.size:
+                return False
+    return True
+
+
+def _has_dictionary(kind: Any) -> bool:
+    import pyarrow as pa
+
+    inside = [kind.field(i).type for i in range(kind.num_fields)]
+    return pa.types.is_dictionary(kind) or any(map(_has_dictionary, inside))
+
+
+def _plain_batch(batch: "pa.RecordBatch") -> "pa.RecordBatch":
+    """Return a batch that may be joined with others: checked, dictionaries replaced by their values."""
+    import pyarrow as pa
+
+    batch.validate(full=True)
+    schema = _plain_schema(batch.schema)
+    if schema.equals(batch.schema):
+        return batch
+    columns = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _plain_schema(schema: "pa.Schema") -> "pa.Schema":
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
+            for field in schema
+        ]
+    )
+
+
+SHARD_FORMAT: ShardFormat = ArrowIpc()
