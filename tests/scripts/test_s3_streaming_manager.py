@@ -80,6 +80,26 @@ def read_all(reader, info: ObjectInfo) -> bytes:
     return data
 
 
+def settles_at(store: FaultStore, keys: set[str]) -> bool:
+    """Wait until these objects were asked for, and see that no other follows."""
+    deadline = time.monotonic() + 10
+    while {key for key, *_ in store.gets} != keys and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    return {key for key, *_ in store.gets} == keys
+
+
+def arrived(reader: ShardReader, number: int) -> bool:
+    """Wait until so many objects have been read ahead."""
+    deadline = time.monotonic() + 10
+    flights = reader._read_ahead._flights
+    while sum(flight.landed.is_set() for flight in list(flights.values())) < number:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
 def files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
@@ -647,11 +667,9 @@ def test_reading_ahead_stays_within_its_bytes_and_in_order(tmp_path):
     infos = [store.put(f"k{n}", content(str(n), 1000)) for n in range(10)]
     reader = reader_of(store, tmp_path, read_ahead_bytes=3500)
     reader.set_order(infos)
-    time.sleep(0.3)
-    assert {key for key, *_ in store.gets} == {"k0", "k1", "k2"}
+    assert settles_at(store, {"k0", "k1", "k2"})
     assert read_all(reader, infos[0])
-    time.sleep(0.3)
-    assert {key for key, *_ in store.gets} == {"k0", "k1", "k2", "k3"}
+    assert settles_at(store, {"k0", "k1", "k2", "k3"})
 
 
 def test_a_new_order_replaces_the_old_one(tmp_path):
@@ -659,10 +677,9 @@ def test_a_new_order_replaces_the_old_one(tmp_path):
     infos = [store.put(f"k{n}", content(str(n), 1000)) for n in range(10)]
     reader = reader_of(store, tmp_path, read_ahead_bytes=2500)
     reader.set_order(infos[:5])
-    time.sleep(0.2)
+    assert arrived(reader, 2)
     reader.set_order(infos[5:])
-    time.sleep(0.2)
-    assert {key for key, *_ in store.gets} == {"k0", "k1", "k5", "k6"}
+    assert settles_at(store, {"k0", "k1", "k5", "k6"})
 
 
 def test_saying_what_comes_next_never_waits(tmp_path):

@@ -199,6 +199,21 @@ def test_a_download_has_its_final_name_only_when_it_is_whole(tmp_path):
     assert [path.stat().st_size for path in entries(tmp_path)] == [4096]
 
 
+def test_content_is_on_disk_before_its_name_and_the_name_before_it_is_used(tmp_path, monkeypatch):
+    cache = DiskCache(tmp_path, 10 * MB)
+    done = []
+    fsync = os.fsync
+
+    def recording(fd: int) -> None:
+        path = Path(f"/proc/self/fd/{fd}").readlink()
+        done.append(("folder" if path.is_dir() else path.suffix, len(entries(tmp_path))))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", recording)
+    assert store(cache, "k")
+    assert done == [(".tmp", 0), ("folder", 1)]
+
+
 def test_slices_stay_valid_after_close_and_eviction(tmp_path):
     cache = DiskCache(tmp_path, int(1.5 * MB))
     assert store(cache, "a")

@@ -125,8 +125,8 @@ def test_a_drip_below_the_least_rate_is_given_up():
 
 
 def test_a_slow_body_above_the_least_rate_is_left_alone():
-    limits = FetchLimits(first_byte_seconds=0.3, watch_seconds=0.1, min_bytes_per_second=4000)
-    case = Setting(FaultStore(drips(256, 0.02)), limits)
+    limits = FetchLimits(first_byte_seconds=5, watch_seconds=0.5, min_bytes_per_second=250)
+    case = Setting(FaultStore(drips(256, 0.1)), limits)
     assert case.fetch() == DATA
     assert case.store.starts == [0]
 

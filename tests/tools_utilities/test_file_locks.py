@@ -1,5 +1,6 @@
 import os
 import signal
+import socket
 import subprocess
 import sys
 
@@ -55,22 +56,53 @@ def test_a_killed_owner_frees_its_lock(tmp_path):
 def test_a_forked_child_neither_keeps_nor_frees_the_lock_of_its_parent(tmp_path):
     held = HeldFile(tmp_path / "l", FLAGS)
     assert held.try_lock(exclusive=True)
-    read_end, write_end = os.pipe()
+    child_end, parent_end = socket.socketpair()
     child = os.fork()
     if child == 0:
         held.close()  # the child's copy: must not unlock the parent's
-        os.read(read_end, 1)
+        child_end.send(b"closed")
+        child_end.recv(1)
         os._exit(0)
     try:
+        assert parent_end.recv(10) == b"closed"
         with HeldFile(tmp_path / "l", FLAGS) as other:
             assert not other.try_lock(exclusive=True)
             held.close()
             assert other.try_lock(exclusive=True)  # though the child is alive
     finally:
-        os.write(write_end, b"x")
+        parent_end.send(b"x")
         os.waitpid(child, 0)
-        os.close(read_end)
-        os.close(write_end)
+        parent_end.close()
+        child_end.close()
+
+
+FORK_AND_DIE = """
+import os, signal, sys, time
+from pathlib import Path
+from tools_utilities.file_locks import HeldFile
+file = HeldFile(Path(sys.argv[1]), os.O_RDWR | os.O_CREAT)
+assert file.try_lock(exclusive=True)
+if (child := os.fork()) == 0:
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+time.sleep(0.2)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_lock_dies_with_its_owner_though_a_child_lives_on(tmp_path):
+    died = subprocess.Popen(
+        [sys.executable, "-c", FORK_AND_DIE, str(tmp_path / "l")], stdout=subprocess.PIPE
+    )
+    assert died.stdout is not None
+    child = int(died.stdout.readline())
+    try:
+        assert died.wait() == -signal.SIGKILL
+        with HeldFile(tmp_path / "l", FLAGS) as mine:
+            assert mine.try_lock(exclusive=True)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        died.stdout.close()
 
 
 def test_a_link_is_never_followed(tmp_path):
