@@ -7,21 +7,18 @@ state is exact with worker processes too.
 """
 
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import Any, Self
 
-import msgspec
 from torch.utils.data import IterableDataset, get_worker_info
 
+from brain.ml.dataset_shards.bookmark import Bookmark
 from brain.ml.dataset_shards.counting import agree, count_together
-from brain.ml.dataset_shards.data_changes import keep_listing, refuse_change
-from brain.ml.dataset_shards.epoch_clock import EpochClock, Turn
 from brain.ml.dataset_shards.epoch_plan import EpochPlan, EpochStart, Tolerance
-from brain.ml.dataset_shards.lane_walk import LaneHint
 from brain.ml.dataset_shards.place import Place, can_exchange, find_place
+from brain.ml.dataset_shards.saved_state import make_state, make_worker_state, read_state
 from brain.ml.dataset_shards.share import Share
 from brain.ml.dataset_shards.split_source import (
     Deserialize,
@@ -38,13 +35,7 @@ from brain.ml.dataset_shards.stream_index import (
     index_sequence,
     index_store,
 )
-from brain.ml.dataset_shards.stream_iteration import Iteration, Standing, StreamTotals
-from brain.ml.dataset_shards.stream_state import (
-    StreamState,
-    check_order,
-    check_seed,
-    parse_state,
-)
+from brain.ml.dataset_shards.stream_iteration import Iteration, StreamTotals
 from brain.ml.dataset_shards.validation import Validation, validate_stream
 from tools_utilities.errors import DataNotFoundError, QuarkError, UsageError
 from tools_utilities.shard_format import ReadOptions
@@ -170,11 +161,8 @@ class StreamDataset(IterableDataset[Any]):
     def _set_up(self, rank: int | None, world_size: int | None) -> None:
         self._place = None if rank is None and world_size is None else find_place(rank, world_size)
         self._agreed = False
-        self._clock = EpochClock()
-        self._pending: tuple[int, EpochStart] | None = None
-        self._standing: tuple[int, Standing] | None = None
-        self._iteration: Iteration | None = None
-        self._num_iterations = 0
+        self.bookmark = Bookmark()
+        """Where the stream stands; for loaders that deliver for it."""
         self._totals = StreamTotals()
 
     # Iterating.
@@ -198,19 +186,8 @@ class StreamDataset(IterableDataset[Any]):
         Raises:
             DataNotFoundError: there is no data at the prefix.
         """
-        index = self.prepare()
-        worker = get_worker_info()
-        self._num_iterations += 1
-        if worker is None:
-            tag = int.from_bytes(os.urandom(7), "little")
-        else:
-            # Equal in all workers of one iteration: the loader's own seed, and which pass it is.
-            base = worker.seed - worker.id
-            tag = (base * 1_000_003 + self._num_iterations) % (1 << 62) + 1
-        turn = self._clock.begin(
-            None if worker is None else worker.id, tag, int(index.change_fingerprint[:15], 16)
-        )
-        self._check_readers(turn)
+        index, worker = self.prepare(), get_worker_info()
+        turn, start = self.bookmark.begin(int(index.change_fingerprint[:15], 16))
         if worker is not None and batch_size is None and worker.num_workers > 1 and worker.id == 0:
             logger.warning(
                 "StreamDataset has no batch_size: with %d loader workers the order depends on their "
@@ -222,10 +199,10 @@ class StreamDataset(IterableDataset[Any]):
             worker=0 if worker is None else worker.id,
             num_workers=1 if worker is None else worker.num_workers,
         )
-        plan = self._plan(index, share, self._start_of(turn))
-        self._iteration = Iteration(index, plan, self._clock, turn, self._totals)
-        self._standing = None
-        return self._iteration
+        plan = self._plan(index, share, start)
+        iteration = Iteration(index, plan, self.bookmark.clock, turn, self._totals)
+        self.bookmark.iteration = iteration
+        return iteration
 
     def prepare(self) -> StreamIndex:
         """Return the index, listing the data if that has not been done; agree on it with other ranks.
@@ -296,58 +273,17 @@ class StreamDataset(IterableDataset[Any]):
             prefetch=config.prefetch,
         )
 
-    def _start_of(self, turn: Turn) -> EpochStart:
-        """Return where an iteration begins: as loaded, if it is the first since then."""
-        if self._pending is not None:
-            serial, start = self._pending
-            if serial == turn.serial and start.epoch == turn.epoch:
-                return start
-        return EpochStart(epoch=turn.epoch, position=turn.position)
-
-    def _check_readers(self, turn: Turn) -> None:
-        if len(self._clock.orders(turn)) > 1:
-            raise UsageError(
-                "loader workers have listed different data",
-                hint="Something is still writing to the prefix; start again when it is done.",
-            )
-
     # Epochs and state.
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next `iter()` epoch `epoch`, the one after it `epoch` + 1, and so on."""
         if epoch < 0:
             raise UsageError(f"epoch {epoch}: an epoch is 0 or more")
-        self.start_at(EpochStart(epoch=epoch))
+        self.bookmark.start_at(EpochStart(epoch=epoch))
 
     def reset(self) -> None:
         """Go back to the beginning of epoch 0."""
         self.set_epoch(0)
-
-    def start_at(self, start: EpochStart) -> None:
-        """Make the next `iter()` begin there, in loader workers too."""
-        self._pending = (self._clock.request(start.epoch, start.position), start)
-        self._standing = None
-        self._iteration = None
-
-    def next_start(self) -> EpochStart:
-        """Return where the next `iter()` will begin."""
-        epoch, position = self._clock.requested()
-        taken = self._clock.taken()
-        if taken is not None:
-            return EpochStart(epoch=taken + 1)
-        if self._pending is not None and self._pending[0] == self._clock.serial:
-            return self._pending[1]
-        return EpochStart(epoch=epoch, position=position)
-
-    def stand_at(self, standing: Standing) -> None:
-        """Note where the stream stands, for a loader that delivers for it."""
-        self._standing = (self._clock.serial, standing)
-
-    def stand_at_end(self) -> None:
-        """Note that the epoch has been delivered whole."""
-        taken = self._clock.taken()
-        if taken is not None:
-            self.stand_at(Standing(taken + 1, 0))
 
     def plan_for(self, share: Share, start: EpochStart) -> EpochPlan:
         """Return what any reader would need to read its share, from a given start."""
@@ -364,10 +300,20 @@ class StreamDataset(IterableDataset[Any]):
             UsageError: it is needed and was not given.
         """
         self._totals.checkpoints += 1
-        worker = get_worker_info()
-        if worker is not None and self._iteration is not None:
-            return self._worker_state(self._iteration, worker.id, worker.num_workers)
-        return self.make_state(self._find_standing(batches_delivered))
+        index, seed, worker = self.index, self.config.seed, get_worker_info()
+        iteration = self.bookmark.iteration
+        if worker is not None and iteration is not None:
+            return make_worker_state(index, seed, iteration, worker.id, worker.num_workers)
+        if batches_delivered is None:
+            return make_state(index, seed, self.bookmark.standing())
+        if self.config.batch_size is None:
+            raise UsageError(
+                "state_dict(batches_delivered=…) needs the stream's batch_size",
+                hint="Make the StreamDataset with the DataLoader's batch_size.",
+            )
+        share = self._share(self.config.batch_size)
+        standing = self.bookmark.standing_after(batches_delivered, share, index.total)
+        return make_state(index, seed, standing)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next `iter()` go on where `state` was saved; any world size or worker count.
@@ -376,100 +322,9 @@ class StreamDataset(IterableDataset[Any]):
             UsageError: not a state of this version.
             ChangedError: other data, another seed or other order settings.
         """
-        self.start_at(self.read_state(state))
-
-    def read_state(self, state: Mapping[str, Any]) -> EpochStart:
-        """Return where a state says the stream stood, after checking that it fits this stream.
-
-        Raises:
-            UsageError: not a state of this version.
-            ChangedError: other data, another seed or other order settings.
-        """
-        saved, index = parse_state(state), self.index
-        check_seed(saved, self.config.seed)
-        same = saved.order_fingerprint == index.order_fingerprint
-        if not self.config.allow_changed:
-            refuse_change(saved, index)
-            check_order(saved, index.settings, index.order_fingerprint)
-        lanes, worker = saved.order.get("lanes"), saved.order.get("worker", {})
-        return EpochStart(
-            epoch=saved.epoch,
-            position=saved.position,
-            hint=msgspec.convert(lanes, LaneHint) if lanes and same else None,
-            slot=int(worker.get("slot", 0)),
-        )
-
-    def make_state(self, standing: Standing) -> dict[str, Any]:
-        """Return the state dict of a standing."""
-        index = self.index
-        keep_listing(index)
-        order: dict[str, Any] = {
-            "settings": index.settings,
-            "objects": len(index.table.objects),
-            "bytes": index.table.total_bytes,
-        }
-        if standing.hint is not None:
-            order["lanes"] = msgspec.to_builtins(standing.hint)
-        state = StreamState(
-            seed=self.config.seed,
-            epoch=standing.epoch,
-            position=standing.position,
-            order_fingerprint=index.order_fingerprint,
-            change_fingerprint=index.change_fingerprint,
-            order=order,
-        )
-        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(state))
-        return found
-
-    def _worker_state(self, iteration: Iteration, worker: int, num_workers: int) -> dict[str, Any]:
-        """Return a loader worker's own state: what StatefulDataLoader keeps one of for each."""
-        start = iteration.start
-        state = self.make_state(Standing(start.epoch, start.position, start.hint))
-        state["order"]["worker"] = {
-            "worker": worker,
-            "num_workers": num_workers,
-            "slot": iteration.slot,
-        }
-        return state
-
-    def _find_standing(self, batches_delivered: int | None) -> Standing:
-        serial = self._clock.serial
-        if batches_delivered is None and self._standing is not None and self._standing[0] == serial:
-            return self._standing[1]
-        iteration = self._iteration
-        if iteration is not None and iteration.turn.serial == serial and batches_delivered is None:
-            return iteration.standing()
-        taken = self._clock.taken()
-        if taken is None:
-            start = self.next_start()
-            return Standing(start.epoch, start.position, start.hint)
-        epoch, position = self._clock.requested()
-        start = EpochStart(epoch=epoch, position=position)
-        if self._pending is not None and self._pending[0] == serial:
-            start = self._pending[1]
-        return self._standing_after(batches_delivered, taken, start)
-
-    def _standing_after(self, batches: int | None, epoch: int, start: EpochStart) -> Standing:
-        if batches is None:
-            raise UsageError(
-                "state_dict(): loader workers run ahead of what has been delivered, so a plain "
-                "DataLoader must say how many batches it has delivered",
-                hint="Call state_dict(batches_delivered=n), or use StreamLoader.",
-            )
-        if self.config.batch_size is None:
-            raise UsageError(
-                "state_dict(batches_delivered=…) needs the stream's batch_size",
-                hint="Make the StreamDataset with the DataLoader's batch_size.",
-            )
-        began = start if epoch == start.epoch else EpochStart(epoch=epoch)
-        turns = batches * self.config.batch_size
-        position = began.position + turns * self.place.world_size
-        total = self.index.total
-        if total is not None:
-            rest = self._share(self.config.batch_size).rank_samples(max(0, total - began.position))
-            if turns >= rest and turns:
-                return Standing(epoch + 1, 0)
-        return Standing(epoch, position, began.hint)
+        config = self.config
+        start = read_state(state, self.index, config.seed, allow_changed=config.allow_changed)
+        self.bookmark.start_at(start)
 
     # What there is.
 
@@ -495,7 +350,7 @@ class StreamDataset(IterableDataset[Any]):
         from brain.ml.dataset_shards.epoch_reader import first_objects
 
         index = self._own_index()
-        plan = self._plan(index, self._share(1), EpochStart(epoch=self.next_start().epoch))
+        plan = self._plan(index, self._share(1), EpochStart(epoch=self.bookmark.next_start().epoch))
         self._source.read_ahead(first_objects(plan, count))
 
     def validate(self) -> Validation:
@@ -507,7 +362,7 @@ class StreamDataset(IterableDataset[Any]):
         from brain.ml.dataset_shards.stream_statistics import stream_statistics
 
         manager = {} if self._manager is None else self._manager.get_stats()
-        return stream_statistics(manager, self._totals, self._iteration)
+        return stream_statistics(manager, self._totals, self.bookmark.iteration)
 
     # Crossing to other processes.
 
@@ -517,9 +372,6 @@ class StreamDataset(IterableDataset[Any]):
         return {
             **self.__dict__,
             "_place": self.place,
-            "_iteration": None,
-            "_standing": None,
-            "_num_iterations": 0,
             "_totals": StreamTotals(),
         }
 

@@ -141,7 +141,7 @@ class StreamLoader(DataLoader[Any]):
             if not self.persistent_workers:
                 self._keep_stats()
             self.stream.prepare()
-            self.stream.start_at(self.stream.next_start())
+            self.stream.bookmark.start_at(self.stream.bookmark.next_start())
             return self._deliver(super().__iter__())
         # torch's own iterator costs more than a batch of text takes to read.
         return self._deliver(super().__iter__() if self.pin_memory else iter(self.dataset))
@@ -155,10 +155,10 @@ class StreamLoader(DataLoader[Any]):
                 worker, stats = message.stats
                 self._worker_stats[worker] = stats
             if message.standing is not None:
-                self.stream.stand_at(message.standing)
+                self.stream.bookmark.stand_at(message.standing)
             yield message.batch
         if self.num_workers:
-            self.stream.stand_at_end()
+            self.stream.bookmark.stand_at_end()
 
     def __len__(self) -> int:
         """Return this rank's batches of an epoch.

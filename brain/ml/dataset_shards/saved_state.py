@@ -1,0 +1,73 @@
+"""State dicts of a stream: made of a standing, and checked against the data before they are used."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from brain.ml.dataset_shards.data_changes import keep_listing, refuse_change
+from brain.ml.dataset_shards.epoch_plan import EpochStart
+from brain.ml.dataset_shards.lane_walk import LaneHint
+from brain.ml.dataset_shards.stream_index import StreamIndex
+from brain.ml.dataset_shards.stream_iteration import Iteration, Standing
+from brain.ml.dataset_shards.stream_state import StreamState, check_order, check_seed, parse_state
+
+
+def make_state(index: StreamIndex, seed: int, standing: Standing) -> dict[str, Any]:
+    """Return the state dict of a standing; JSON would not change it."""
+    keep_listing(index)
+    order: dict[str, Any] = {
+        "settings": index.settings,
+        "objects": len(index.table.objects),
+        "bytes": index.table.total_bytes,
+    }
+    if standing.hint is not None:
+        order["lanes"] = msgspec.to_builtins(standing.hint)
+    state = StreamState(
+        seed=seed,
+        epoch=standing.epoch,
+        position=standing.position,
+        order_fingerprint=index.order_fingerprint,
+        change_fingerprint=index.change_fingerprint,
+        order=order,
+    )
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(state))
+    return found
+
+
+def make_worker_state(
+    index: StreamIndex, seed: int, iteration: Iteration, worker: int, num_workers: int
+) -> dict[str, Any]:
+    """Return a loader worker's own state: what StatefulDataLoader keeps one of for each."""
+    start = iteration.start
+    state = make_state(index, seed, Standing(start.epoch, start.position, start.hint))
+    state["order"]["worker"] = {
+        "worker": worker,
+        "num_workers": num_workers,
+        "slot": iteration.slot,
+    }
+    return state
+
+
+def read_state(
+    state: Mapping[str, Any], index: StreamIndex, seed: int, *, allow_changed: bool
+) -> EpochStart:
+    """Return where a state says the stream stood, after checking that it fits this stream.
+
+    Raises:
+        UsageError: not a state of this version.
+        ChangedError: other data, another seed or other order settings.
+    """
+    saved = parse_state(state)
+    check_seed(saved, seed)
+    if not allow_changed:
+        refuse_change(saved, index)
+        check_order(saved, index.settings, index.order_fingerprint)
+    same = saved.order_fingerprint == index.order_fingerprint
+    lanes, worker = saved.order.get("lanes"), saved.order.get("worker", {})
+    return EpochStart(
+        epoch=saved.epoch,
+        position=saved.position,
+        hint=msgspec.convert(lanes, LaneHint) if lanes and same else None,
+        slot=int(worker.get("slot", 0)),
+    )
