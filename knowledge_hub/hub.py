@@ -121,8 +121,8 @@ class KnowledgeHub:
             return console.error(error)
 
     def _carry_out(self, sentence: str, console: Any) -> int:
+        from knowledge_hub.carrying_out import carry_out
         from resource_manager.manager import ResourceManager
-        from tools_utilities.errors import UsageError
         from tools_utilities.reading_dialogue import drawn, settle
 
         reading: Any = self.read(sentence)
@@ -131,13 +131,7 @@ class KnowledgeHub:
             console.result(lines, reading.to_dict())
             return 0
         reading, _ = settle(reading, self.read, console)
-        intent = self._intents[str(reading.intent)]
-        if intent.run is None:
-            raise UsageError(
-                f"`{intent.name}` is understood, but this version cannot carry it out yet",
-                hint="`quark help` lists what it can do.",
-            )
-        return intent.run(reading, ResourceManager(console=console))
+        return carry_out(reading, ResourceManager(console=console))
 
 
 def _alias(tokens: list[Token], at: int, names: Mapping[str, str], table: PhraseTable) -> Token:

@@ -128,6 +128,57 @@ class DataFinder:
             notes=tuple(target.note for target in targets if target.note),
         )
 
+    def validation(self, target: DataTarget, *, wanted: Any = None) -> FoundData:
+        """Return the data to evaluate on: the groups `wanted`, else the hold-outs, else all there is.
+
+        Raises:
+            NoGroupsError: there is no group below the target.
+        """
+        if wanted is None or not _is_folder(target):
+            found = self._val_groups(target)
+        else:
+            known = [one for one in self.discover(target).groups if one.decodes is not False]
+            chosen, why = choose_groups(known, wanted, self._ask)
+            found = [self._group(target, group, "validation", why) for group in chosen]
+        return _only_validation(found, target.note)
+
+    def describe(
+        self, train: Sequence[DataSource], val: Sequence[DataSource], why: str
+    ) -> FoundData:
+        """Return the sources of an earlier run as they are now.
+
+        Raises:
+            DataNotFoundError: one of them is gone.
+        """
+        found = [self._source(source, "train", why) for source in train]
+        beside = [self._source(source, "validation", why) for source in val]
+        both = [*found, *beside]
+        return FoundData(
+            train=tuple(one.source for one in found),
+            val=tuple(one.source for one in beside),
+            planned=tuple(one.planned for one in both),
+            samples=both[0].samples if both else (),
+        )
+
+    def objects(self, source: DataSource) -> list[ObjectInfo]:
+        """Return a source's objects as they are now, in the order of their keys.
+
+        Raises:
+            DataNotFoundError: there are none.
+        """
+        infos = group_objects(self.store(source.store), source.prefix, source.stem)
+        if not infos:
+            raise DataNotFoundError(
+                f"{source.store.uri}/{source.prefix}: no data objects any more",
+                hint="Name data that is there.",
+                prefix=source.prefix,
+            )
+        return infos
+
+    def _source(self, source: DataSource, role: str, why: str) -> "_Found":
+        infos = self.objects(source)
+        return self._described(self.store(source.store), source, infos, role, why)
+
     def discover(self, target: DataTarget) -> Discovery:
         """Return everything below a target's folder."""
         limits = self._limits
@@ -222,6 +273,16 @@ class DataFinder:
             why=why,
         )
         return _Found(source=source, planned=planned, samples=found.samples)
+
+
+def _only_validation(found: Sequence["_Found"], note: str) -> FoundData:
+    return FoundData(
+        train=(),
+        val=tuple(one.source for one in found),
+        planned=tuple(one.planned for one in found),
+        samples=found[0].samples,
+        notes=(note,) if note else (),
+    )
 
 
 class _Found(msgspec.Struct, frozen=True, kw_only=True):

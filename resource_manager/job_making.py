@@ -57,7 +57,7 @@ def make_job(
         val=data.val,
         weights=request.weights,
         cache_dir=str(cache_dir) if streams and cache_dir is not None else None,
-        init_from=_init_from(request.init_from, settings),
+        init_from=None if request.init_from is None else init_folder(request.init_from, settings),
         detach=bool(settings.value("detach")),
         **fields,
     )
@@ -157,10 +157,12 @@ def make_plan(
     )
 
 
-def _init_from(text: str | None, settings: Settings) -> str | None:
-    """Return a run's folder, or a checkpoint folder as an absolute path."""
-    if text is None:
-        return None
+def init_folder(text: str, settings: Settings) -> str:
+    """Return a run's folder, or a checkpoint folder as an absolute path.
+
+    Raises:
+        UsageError: there is neither.
+    """
     run = out_dir_of(settings) / text
     folder = run if "/" not in text and run.is_dir() else settings.start_dir / text
     if not folder.is_dir():

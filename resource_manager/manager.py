@@ -11,9 +11,11 @@ from typing import Any, Protocol
 
 import msgspec
 
+from brain.ml.training_job import TrainingJob
 from resource_manager.data_finding import DataFinder, FoundData, Limits, NoGroupsError
 from resource_manager.group_choice import Chooser, choices_of, several_groups_error
 from resource_manager.job_making import check_cache_folder, make_job, make_plan, out_dir_of
+from resource_manager.job_settings import changed_fields
 from resource_manager.launch_target import LaunchTarget
 from resource_manager.launching import start_run
 from resource_manager.plan import Plan
@@ -106,21 +108,70 @@ class ResourceManager:
         return self._train(request, self._settings_of(reading))
 
     def _train(self, request: TrainingRequest, settings: Settings) -> int:
-        if request.task != "train":
-            raise UsageError(f"task {request.task}: this version only trains")
+        if request.task not in ("train", "finetune"):
+            raise UsageError(f"task {request.task}: only train and finetune start a run")
+        if request.task == "finetune":
+            request, settings = self._with_weights(request, settings)
         finder = self._finder(settings, request)
         data = self._find_data(request, settings, finder)
         # Not a fixed seed: two launches must not choose one name.
         job = make_job(request, settings, data, random.Random())  # noqa: S311
         check_cache_folder(settings, job)
         plan = make_plan(request, settings, data, job)
-        plan_only = request.plan_only or self._options.plan_only
+        return self._start(job, plan, plan_only=request.plan_only)
+
+    def _with_weights(
+        self, request: TrainingRequest, settings: Settings
+    ) -> tuple[TrainingRequest, Settings]:
+        from resource_manager.starting_weights import fitted, starting_weights
+
+        weights = starting_weights(request.init_from, settings, request.model)
+        note = f"starts from the weights of {weights.said}"
+        request = msgspec.structs.replace(
+            request, init_from=weights.folder, notes=(*request.notes, note)
+        )
+        return request, fitted(settings, weights)
+
+    def _start(self, job: TrainingJob, plan: Plan, *, plan_only: bool) -> int:
+        """Show the plan, ask, launch and watch."""
+        plan_only = plan_only or self._options.plan_only
         self._show_plan(plan, plan_only=plan_only)
         if plan_only:
             return 0
         if not self._confirmed(f"Start {job.name}?"):
             return UsageError.exit_code
         return start_run(job, plan, self._launch_target(), self.console)
+
+    def finetune(self, reading: Spoken) -> int:
+        """Train on from the weights of a checkpoint."""
+        request = request_from(
+            reading.slots, task="finetune", canonical=reading.canonical, notes=self._options.notes
+        )
+        return self._train(request, self._settings_of(reading))
+
+    def again(self, reading: Spoken) -> int:
+        """Repeat a run, with what the sentence changes."""
+        from resource_manager import repeating
+
+        told = self._settings_of(reading, keep_relative=True)
+        info, before = repeating.earlier_run(told, reading.slots.get("run"))
+        settings = repeating.repeated_settings(told, before, info)
+        request = request_from(
+            reading.slots, canonical=reading.canonical,
+            notes=(*self._options.notes, f"repeats {info.name}"),
+        )  # fmt: skip
+        request = repeating.repeated_request(request, reading.slots, before)
+        finder = self._finder(settings, request)
+        if request.data or settings.value("train_prefix") is not None:
+            data = self._find_data(request, settings, finder)
+        else:
+            data = repeating.repeated_data(request, settings, finder, before)
+        job = make_job(request, settings, data, random.Random())  # noqa: S311 - as in _train
+        check_cache_folder(settings, job)
+        plan = msgspec.structs.replace(
+            make_plan(request, settings, data, job), differences=changed_fields(job, before)
+        )
+        return self._start(job, plan, plan_only=request.plan_only)
 
     def resume(self, reading: Spoken) -> int:
         """Continue a run from its newest checkpoint, with what the sentence changes."""

@@ -40,8 +40,8 @@ def request_from(slots: Mapping[str, Any], **rest: Any) -> TrainingRequest:
     """Return the request that a reading's slots make."""
     if slots.get("then"):
         raise UsageError(
-            "`then` is not carried out by this version",
-            hint="Give the second command after the first has ended.",
+            "`then` belongs to a sentence: one call carries out one command",
+            hint="KnowledgeHub().handle_command carries out a sentence with `then`.",
         )
     weights = slots.get("weights")
     return TrainingRequest(

@@ -109,6 +109,8 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     from_step: int | None = None
     init_from: str | None = None
     """A checkpoint folder (or a run folder, for its newest) whose weights the run starts from."""
+    evaluate_only: bool = False
+    """Measure the loss of `init_from` on `val` and train nothing; `train` is empty."""
     detach: bool = False
     """The run goes on when whoever launched it ends."""
 

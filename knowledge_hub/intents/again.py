@@ -1,7 +1,14 @@
 """Repeat the last or a named run, with edits."""
 
+from typing import Any
+
 from knowledge_hub.intent import Intent
 from knowledge_hub.slots import AGAIN_SLOTS
+
+
+def _run(reading: Any, resources: Any) -> int:
+    return int(resources.again(reading))
+
 
 INTENT: Intent = Intent(
     name="again",
@@ -11,4 +18,5 @@ INTENT: Intent = Intent(
         "run fox-12",
     ),
     slots=AGAIN_SLOTS,
+    run=_run,
 )

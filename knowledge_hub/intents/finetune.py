@@ -1,7 +1,14 @@
 """Train on from a checkpoint or an earlier run."""
 
+from typing import Any
+
 from knowledge_hub.intent import Intent
 from knowledge_hub.slots import TRAIN_SLOTS
+
+
+def _run(reading: Any, resources: Any) -> int:
+    return int(resources.finetune(reading))
+
 
 INTENT: Intent = Intent(
     name="finetune",
@@ -12,4 +19,5 @@ INTENT: Intent = Intent(
     ),
     needs=("data",),
     slots=TRAIN_SLOTS,
+    run=_run,
 )

@@ -18,7 +18,19 @@ NAMES = frozenset(
     ]
 )  # fmt: skip
 CARRIED_OUT = frozenset(
-    ["train", "resume", "discover", "list", "show", "stop", "doctor", "demo", "help"]
+    [
+        "train",
+        "finetune",
+        "again",
+        "resume",
+        "discover",
+        "list",
+        "show",
+        "stop",
+        "doctor",
+        "demo",
+        "help",
+    ]
 )
 
 

@@ -1,17 +1,15 @@
 """ResourceManager from Python: data to plan to launch, with a target that only records."""
 
-import io
 import json
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from brain.ml.training_job import TrainingJob, load_job
-from resource_manager.launch_target import LaunchPlan
+from brain.ml.training_job import load_job
 from resource_manager.manager import CommandOptions, ResourceManager
 from resource_manager.plan import Plan
-from tools_utilities.console import Console, Surroundings
+from tests.projects import RecordingTarget, Said, make_manager, write_group
 from tools_utilities.errors import (
     ChangedError,
     DataNotFoundError,
@@ -20,90 +18,13 @@ from tools_utilities.errors import (
 )
 from tools_utilities.settings import load_settings
 
-END = {
-    "event": "end", "reason": "done", "exit_code": 0, "step": 2, "epoch": 0.1, "loss": 1.0,
-    "val_loss": 1.1, "seconds": 1.0, "samples": 8, "tokens": 80, "stats": {}, "time": 2.0,
-}  # fmt: skip
-
-
-class EndedRun:
-    """A run that ended before anybody looked."""
-
-    pid = 1
-
-    def __init__(self, code: int):
-        self.code = code
-
-    def poll(self) -> int | None:
-        return self.code
-
-    def wait(self, timeout_seconds: float | None = None) -> int:
-        return self.code
-
-    def interrupt(self) -> None:
-        raise AssertionError
-
-    terminate = kill = interrupt
-
-
-class RecordingTarget:
-    """A target that writes the events it was given instead of training."""
-
-    name = "recording"
-
-    def __init__(self, *events: dict[str, object], code: int = 0):
-        self.events = events
-        self.code = code
-        self.jobs: list[TrainingJob] = []
-
-    def plan(self, job: TrainingJob) -> LaunchPlan:
-        return LaunchPlan(job=job, argv=(), environment={}, log_path=Path(job.run_dir) / "log")
-
-    def launch(self, plan: LaunchPlan) -> EndedRun:
-        self.jobs.append(plan.job)
-        with (Path(plan.job.run_dir) / "metrics.jsonl").open("a") as file:
-            file.writelines(json.dumps(event) + "\n" for event in self.events)
-        plan.log_path.write_text("one\ntwo\nlast words \x1b[31m\n")
-        return EndedRun(self.code)
-
-
-def write_group(folder: Path, stem: str = "train-", count: int = 8) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for n in range(count):
-        rows = (json.dumps({"id": n * 40 + i, "text": f"sample {i} of {n}"}) for i in range(60))
-        (folder / f"{stem}{n:05}.jsonl").write_text("\n".join(rows) + "\n")
-
-
-@pytest.fixture
-def project(tmp_path, aws_environment):
-    folder = tmp_path / "quark"
-    (folder / "data/datasets").mkdir(parents=True)
-    (folder / "quark.yaml").write_text("datasets:\n  mine: data/datasets/one\n")
-    write_group(folder / "data/datasets/one")
-    write_group(folder / "data/datasets/one", "val-", 3)
-    write_group(folder / "data/datasets/two/a")
-    write_group(folder / "data/datasets/two/b")
-    aws_environment.chdir(folder)
-    return folder
-
-
-def make(project: Path, target: RecordingTarget | None = None, **rest):
-    out, err = io.StringIO(), io.StringIO()
-    console = Console(
-        Surroundings(json=bool(rest.pop("json", False))),
-        stdin=io.StringIO(), stdout=out, stderr=err,
-    )  # fmt: skip
-    target = target or RecordingTarget(END)
-    manager = ResourceManager(console=console, target=target, start_dir=project, **rest)
-    return manager, target, out, err
-
 
 def test_it_constructs_without_arguments():
     assert callable(ResourceManager().run_training_job)
 
 
 def test_the_only_group_is_trained_on_and_its_sibling_validates(project):
-    manager, target, out, err = make(project)
+    manager, target, out, err = make_manager(project)
     code = manager.run_training_job(
         dataset_local_path="data/datasets/one", overrides={"max_steps": "2", "lr": 0.5}
     )
@@ -122,7 +43,7 @@ def test_the_only_group_is_trained_on_and_its_sibling_validates(project):
 
 
 def test_the_run_folder_holds_the_job_and_the_plan(project):
-    manager, target, _, _ = make(project)
+    manager, target, _, _ = make_manager(project)
     manager.run_training_job(
         dataset_local_path="data/datasets/one", overrides={"name": "fox-1", "max_steps": 2}
     )
@@ -137,7 +58,7 @@ def test_the_run_folder_holds_the_job_and_the_plan(project):
 
 def test_plan_only_writes_nothing(project):
     before = sorted(project.rglob("*"))
-    manager, target, out, _ = make(project, options=CommandOptions(plan_only=True))
+    manager, target, out, _ = make_manager(project, options=CommandOptions(plan_only=True))
     assert manager.run_training_job(dataset_local_path="data/datasets/one") == 0
     assert target.jobs == []
     assert "data/datasets/one/train-" in out.getvalue()
@@ -145,7 +66,7 @@ def test_plan_only_writes_nothing(project):
 
 
 def test_several_groups_need_a_choice(project):
-    manager, target, _, err = make(project, options=CommandOptions(command="quark x"))
+    manager, target, _, err = make_manager(project, options=CommandOptions(command="quark x"))
     with pytest.raises(InputNeededError) as caught:
         manager.run_training_job(dataset_local_path="data/datasets/two")
     assert "quark x --groups 1" in caught.value.hint
@@ -162,7 +83,7 @@ def test_an_injected_chooser_chooses(project):
         offered.extend(group.prefix for group in groups)
         return [groups[-1]]
 
-    manager, target, _, _ = make(project, choose_shard_groups=choose)
+    manager, target, _, _ = make_manager(project, choose_shard_groups=choose)
     assert manager.run_training_job(dataset_local_path="data/datasets/two") == 0
     assert len(offered) == 2
     assert [source.prefix for source in target.jobs[0].train] == [offered[-1]]
@@ -170,14 +91,14 @@ def test_an_injected_chooser_chooses(project):
 
 def test_groups_by_flag_and_by_slot(project):
     for options, slots in ((CommandOptions(groups="all"), {}), (None, {"groups": {"rule": "all"}})):
-        manager, target, _, _ = make(project, options=options)
+        manager, target, _, _ = make_manager(project, options=options)
         manager.run_training_job(dataset_local_path="data/datasets/two", overrides=slots)
         assert len(target.jobs[0].train) == 2
 
 
 def test_no_group_is_told_with_the_folders_and_reasons(project):
     write_group(project / "data/datasets/few", count=3)
-    manager, _, _, err = make(project)
+    manager, _, _, err = make_manager(project)
     with pytest.raises(DataNotFoundError) as caught:
         manager.run_training_job(dataset_local_path="data/datasets/few")
     assert caught.value.exit_code == 3
@@ -187,14 +108,14 @@ def test_no_group_is_told_with_the_folders_and_reasons(project):
 
 def test_only_hold_outs_are_never_trained_on_unasked(project):
     write_group(project / "data/datasets/held", "val-")
-    manager, _, _, _ = make(project)
+    manager, _, _, _ = make_manager(project)
     with pytest.raises(DataNotFoundError) as caught:
         manager.run_training_job(dataset_local_path="data/datasets/held")
     assert "train_prefix=data/datasets/held/" in caught.value.hint
 
 
 def test_train_prefix_wins_and_needs_no_path(project):
-    manager, target, _, _ = make(project)
+    manager, target, _, _ = make_manager(project)
     prefix = "data/datasets/two/a/train-"
     assert manager.run_training_job(overrides={"train_prefix": prefix}) == 0
     assert [source.prefix for source in target.jobs[0].train] == [prefix]
@@ -202,7 +123,7 @@ def test_train_prefix_wins_and_needs_no_path(project):
 
 
 def test_val_prefix_and_no_validation(project):
-    manager, target, _, _ = make(project)
+    manager, target, _, _ = make_manager(project)
     path = "data/datasets/two/a"
     manager.run_training_job(
         dataset_local_path=path, overrides={"val_prefix": "data/datasets/one/val-"}
@@ -215,14 +136,14 @@ def test_val_prefix_and_no_validation(project):
 
 
 def test_an_alias_stands_for_its_path_and_the_plan_says_so(project):
-    manager, target, _, err = make(project)
+    manager, target, _, err = make_manager(project)
     assert manager.run_training_job(dataset_local_path="mine") == 0
     assert target.jobs[0].train[0].prefix == "data/datasets/one/train-"
     assert "mine stands for data/datasets/one" in err.getvalue()
 
 
 def test_a_path_of_another_machine_is_told(project):
-    manager, target, _, err = make(project)
+    manager, target, _, err = make_manager(project)
     assert manager.run_training_job(dataset_local_path="/Users/x/quark/data/datasets/one") == 0
     assert target.jobs[0].train[0].prefix == "data/datasets/one/train-"
     [note] = [line for line in err.getvalue().splitlines() if line.startswith("note: ")]
@@ -232,14 +153,14 @@ def test_a_path_of_another_machine_is_told(project):
 
 def test_injected_settings_stand_below_the_command(project):
     settings = load_settings(start_dir=project, overrides={"lr": "0.25", "seed": "5"})
-    manager, target, _, _ = make(project, settings=settings)
+    manager, target, _, _ = make_manager(project, settings=settings)
     manager.run_training_job(dataset_local_path="data/datasets/one", overrides={"seed": "6"})
     assert target.jobs[0].lr == 0.25
     assert target.jobs[0].seed == 6
 
 
 def test_a_taken_name_is_refused_before_anything_is_written(project):
-    manager, _, _, _ = make(project)
+    manager, _, _, _ = make_manager(project)
     given = {"name": "fox-1", "max_steps": 1}
     manager.run_training_job(dataset_local_path="data/datasets/one", overrides=given)
     before = sorted(project.rglob("*"))
@@ -253,7 +174,7 @@ def test_a_taken_name_is_refused_before_anything_is_written(project):
     [{"model": "resnet50"}, {"where": "vast"}, {"init_from": "none-1"}, {"then": [{}]}],
 )
 def test_what_cannot_be_run_is_refused(project, overrides):
-    manager, target, _, _ = make(project)
+    manager, target, _, _ = make_manager(project)
     with pytest.raises(UsageError):
         manager.run_training_job(dataset_local_path="data/datasets/one", overrides=overrides)
     with pytest.raises(UsageError):
@@ -264,7 +185,7 @@ def test_what_cannot_be_run_is_refused(project, overrides):
 
 def test_no_data_at_all(project):
     with pytest.raises(InputNeededError, match="needs data"):
-        make(project)[0].run_training_job()
+        make_manager(project)[0].run_training_job()
 
 
 ERROR = {
@@ -274,7 +195,7 @@ ERROR = {
 
 
 def test_a_failed_run_says_its_first_error_once(project):
-    manager, _, out, err = make(project, RecordingTarget(ERROR, code=3))
+    manager, _, out, err = make_manager(project, RecordingTarget(ERROR, code=3))
     assert manager.run_training_job(dataset_local_path="data/datasets/one") == 3
     assert err.getvalue().splitlines()[-2:] == [
         "error: rank 1: d/x.jsonl: record 3: bad", "hint: Repair it.",
@@ -283,7 +204,7 @@ def test_a_failed_run_says_its_first_error_once(project):
 
 
 def test_a_run_that_says_nothing_shows_the_end_of_its_log_escaped(project):
-    manager, _, _, err = make(project, RecordingTarget(code=9))
+    manager, _, _, err = make_manager(project, RecordingTarget(code=9))
     assert manager.run_training_job(dataset_local_path="data/datasets/one") == 9
     assert "last words \\x1b[31m" in err.getvalue()
     assert "\x1b" not in err.getvalue()
@@ -291,23 +212,14 @@ def test_a_run_that_says_nothing_shows_the_end_of_its_log_escaped(project):
 
 
 def test_events_as_json(project):
-    manager, _, out, _ = make(project, json=True)
+    manager, _, out, _ = make_manager(project, json=True)
     manager.run_training_job(dataset_local_path="data/datasets/one")
     events = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [event["event"] for event in events] == ["plan", "end"]
 
 
-class Said:
-    """A reading."""
-
-    def __init__(self, *, overrides: dict[str, object] | None = None, **slots: object):
-        self.slots = {**slots, **(overrides or {})}
-        self.overrides = overrides or {}
-        self.canonical: str | None = "canonical words"
-
-
 def test_a_reading_is_carried_out_with_where_each_setting_came_from(project):
-    manager, target, _, err = make(project)
+    manager, target, _, err = make_manager(project)
     reading = Said(data=["data/datasets/one"], max_steps=2, seed=3, overrides={"lr": 0.5})
     assert manager.train(reading) == 0
     assert (target.jobs[0].max_steps, target.jobs[0].seed, target.jobs[0].lr) == (2, 3, 0.5)
@@ -319,13 +231,13 @@ def test_a_reading_is_carried_out_with_where_each_setting_came_from(project):
 
 
 def test_a_relative_value_is_taken_of_the_default(project):
-    manager, target, _, _ = make(project)
+    manager, target, _, _ = make_manager(project)
     manager.train(Said(data=["data/datasets/one"], batch_size={"scale": 0.5}, max_steps=1))
     assert target.jobs[0].batch_size == 16
 
 
 def test_resume_changes_only_what_was_said(project):
-    manager, target, _, _ = make(project)
+    manager, target, _, _ = make_manager(project)
     first = {"name": "fox-1", "epochs": 1, "lr": 0.5, "seed": 9}
     manager.run_training_job(dataset_local_path="data/datasets/one", overrides=first)
     manager.resume(Said(run="latest", epochs={"add": 2}))
@@ -337,7 +249,7 @@ def test_resume_changes_only_what_was_said(project):
 
 
 def test_resume_of_a_finished_run_needs_a_new_limit(project):
-    manager, _, _, _ = make(project)
+    manager, _, _, _ = make_manager(project)
     manager.run_training_job(dataset_local_path="data/datasets/one", overrides={"name": "fox-1"})
     with pytest.raises(UsageError) as caught:
         manager.resume(Said())
@@ -345,7 +257,7 @@ def test_resume_of_a_finished_run_needs_a_new_limit(project):
 
 
 def test_resume_of_a_broken_job_file(project):
-    manager, _, _, _ = make(project)
+    manager, _, _, _ = make_manager(project)
     manager.run_training_job(dataset_local_path="data/datasets/one", overrides={"name": "fox-1"})
     (project / "runs/fox-1/job.yaml").write_text("odd: 1\n")
     with pytest.raises(ChangedError):
@@ -353,7 +265,7 @@ def test_resume_of_a_broken_job_file(project):
 
 
 def test_list_and_show(project):
-    manager, _, out, _ = make(project)
+    manager, _, out, _ = make_manager(project)
     given = {"name": "fox-1", "max_steps": 2}
     manager.run_training_job(dataset_local_path="data/datasets/one", overrides=given)
     out.truncate(0)
@@ -366,7 +278,7 @@ def test_list_and_show(project):
 
 
 def test_stop_needs_a_running_run_and_a_confirmation(project):
-    manager, _, _, _ = make(project)
+    manager, _, _, _ = make_manager(project)
     with pytest.raises(DataNotFoundError):
         manager.stop_runs(Said(run="fox-1"))
     with pytest.raises(UsageError, match="no run is running"):
@@ -382,7 +294,7 @@ def test_stop_needs_a_running_run_and_a_confirmation(project):
 
 
 def test_discover(project):
-    manager, _, out, _ = make(project)
+    manager, _, out, _ = make_manager(project)
     assert manager.discover(Said(data=["data/datasets"])) == 0
     for prefix in ("one/train-", "two/a/", "two/b/"):
         assert f"data/datasets/{prefix}" in out.getvalue()

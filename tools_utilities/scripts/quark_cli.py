@@ -163,23 +163,17 @@ def _run_intent(
     argv: Sequence[str],
     console: Console,
 ) -> int:
-    from knowledge_hub.hub import intents
+    from knowledge_hub.carrying_out import carry_out
     from resource_manager.manager import CommandOptions, ResourceManager
 
-    intent = intents()[reading.intent]
-    if intent.run is None:
-        raise UsageError(
-            f"`{intent.name}` is understood, but this version cannot carry it out yet",
-            hint="`quark help` lists what it can do.",
-        )
     options = CommandOptions(
         groups=arguments.groups,
         plan_only=arguments.plan,
         command=shlex.join(["quark", *argv]),
         notes=tuple(f"ignored: {word}" for word in ignored),
     )
-    code = intent.run(reading, ResourceManager(console=console, options=options))
-    return int(code)
+    resources = ResourceManager(console=console, options=options)
+    return carry_out(reading, resources, plan_only=arguments.plan)
 
 
 if __name__ == "__main__":
