@@ -14,10 +14,14 @@ import threading
 from types import TracebackType
 from typing import Self
 
+from tools_utilities.claim_record import ClaimRecord
 from tools_utilities.errors import ClaimError, QuarkError
 from tools_utilities.shard_lease import Phase, ShardLease
 
 logger = logging.getLogger(__name__)
+
+EXIT_SECONDS = 1.0
+"""How long leaving waits for a renewal in flight."""
 
 
 class ShardHold:
@@ -41,14 +45,27 @@ class ShardHold:
         trace: TracebackType | None,
     ) -> None:
         self._ended.set()
-        with self._lock:
-            if self._lease.phase is not Phase.HOLD:
-                return
-            try:
+        # A renewal that the store does not answer may hold the lock: the lease then runs out by itself.
+        if not self._lock.acquire(timeout=EXIT_SECONDS):
+            return
+        try:
+            if self._lease.phase is Phase.HOLD:
                 self._lease.release(f"{type(error).__name__}: {error}" if error else "given up")
-            except QuarkError as failure:
-                # The lease runs out by itself; the error that ended the work matters more.
-                logger.warning("%s: could not give the claim up: %s", self._lease.key, failure)
+        except QuarkError as failure:
+            # The lease runs out by itself; the error that ended the work matters more.
+            logger.warning("%s: could not give the claim up: %s", self._lease.key, failure)
+        finally:
+            self._lock.release()
+
+    @property
+    def record(self) -> ClaimRecord | None:
+        """The claim record last seen."""
+        return self._lease.record
+
+    @property
+    def lost(self) -> bool:
+        """Whether another worker is known to hold the shard (rather than: nobody can say)."""
+        return self._lease.phase is Phase.LOST
 
     def check(self) -> None:
         """Raise ClaimError when the work must stop: somebody else may soon hold the shard."""

@@ -7,7 +7,7 @@ from tests.claim_simulation import simulate
 from tools_utilities.claim_record import ClaimRecord
 from tools_utilities.shard_lease import Phase, ShardLease, Version
 
-SEEDS = 600
+SEEDS = 2_000
 NIGHTLY_SEEDS = 20_000
 
 
@@ -18,6 +18,7 @@ def test_nothing_is_lost_or_done_twice_under_faults():
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1_800)
 def test_nothing_is_lost_or_done_twice_under_faults_at_length():
     failed = {seed: problems for seed in range(NIGHTLY_SEEDS) if (problems := simulate(seed))}
 

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from tools_utilities.chunk_publisher import move_into, upload_to
+from tools_utilities.dataset_location import locate_dataset
 from tools_utilities.dataset_metadata import (
     BYTES_PER_MB,
     encode_metadata,
@@ -30,7 +31,6 @@ from tools_utilities.dataset_metadata import (
 from tools_utilities.errors import DataNotFoundError, ObjectNotFoundError, QuarkError, UsageError
 from tools_utilities.object_store import ObjectStore, open_store
 from tools_utilities.sample_source import SourceOptions, open_source
-from tools_utilities.scripts.shard_manager import locate_dataset
 from tools_utilities.sharded_dataset import Publisher, ShardingPlan, ShardingRun
 from tools_utilities.sharding_progress import Progress
 

@@ -6,14 +6,12 @@ No server: each shard has a claim record in the store beside it (`tools_utilitie
 As a script: exit code 0 ok, 1 error, 3 nothing to claim, 4 not the owner.
 """
 
-import argparse
 import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -22,24 +20,22 @@ import msgspec
 
 from tools_utilities.claim_probe import probe_conditions
 from tools_utilities.claim_record import ClaimRecord, new_owner
-from tools_utilities.claim_tickets import Ticket, TicketFolder, read_ticket
-from tools_utilities.errors import (
-    ClaimError,
-    DataNotFoundError,
-    ObjectNotFoundError,
-    QuarkError,
-    StoreError,
-    UsageError,
-)
+from tools_utilities.claim_tickets import Ticket, TicketFolder
+from tools_utilities.dataset_location import locate_dataset
+from tools_utilities.errors import ClaimError, DataNotFoundError, UsageError
 from tools_utilities.manifest import Manifest, Shard, load_manifest
-from tools_utilities.object_store import ObjectStore, StoreSpec, open_store
+from tools_utilities.object_store import ObjectStore, open_store
+from tools_utilities.shard_hold import ShardHold
 from tools_utilities.shard_lease import Clock, Phase, ShardLease
+from tools_utilities.shard_status import (
+    STATUS_WORDS,
+    shown_metadata,
+    status_row,
+    tell_people,
+)
 
 ONE_DAY_SECONDS = 86_400.0
 POLL_SECONDS = 5.0
-STATUS_WORDS = {"free": "available", "leased": "in_use", "done": "completed"}
-NOTHING_TO_CLAIM = 3
-NOT_THE_OWNER = 4
 
 
 class ShardClaim(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +75,7 @@ class ShardManager:
         spec, self._prefix = locate_dataset(str(dataset_dir))
         self.store = store or open_store(spec)
         self.worker_id = worker_id or socket.gethostname()
+        self._probed = False
         self.owner = new_owner(socket.gethostname(), os.getpid(), uuid4())
         self._lease_seconds = lease_seconds
         self._tickets = TicketFolder(state_dir or Path.home() / ".local/state/quark/claims")
@@ -100,18 +97,30 @@ class ShardManager:
         return self._manifest
 
     def probe(self) -> None:
-        """Refuse a store that does not keep its conditions (UsageError)."""
-        probe_conditions(self.store, self._prefix, uuid4())
+        """Refuse a store that does not keep its conditions (UsageError); asked once."""
+        if not self._probed:
+            probe_conditions(self.store, self._prefix, uuid4())
+            self._probed = True
 
     def claim_shard(
-        self, preferred_shard_id: int | None = None, *, wait_seconds: float = 0.0
+        self,
+        preferred_shard_id: int | None = None,
+        *,
+        wait_seconds: float = 0.0,
+        poll_seconds: float = POLL_SECONDS,
+        skip: Container[int] = (),
     ) -> ShardClaim | None:
         """Claim a shard: the preferred one if it can be had, else the first that can.
 
         Returns None when none can. Watches for up to `wait_seconds`, so that expired leases can be
-        taken: a lease is judged by how long this process has seen it unchanged.
+        taken: a lease is judged by how long this process has seen it unchanged. Shards in `skip`
+        are left to others, and not waited for.
+
+        Raises:
+            UsageError: the store does not keep its conditions, so it cannot hold claims.
         """
-        shards = self._in_order(preferred_shard_id)
+        self.probe()
+        shards = [s for s in self._in_order(preferred_shard_id) if s.shard_id not in skip]
         until = self._clock.now() + wait_seconds
         while True:
             for shard in shards:
@@ -121,7 +130,7 @@ class ShardManager:
             left = until - self._clock.now()
             if left <= 0 or all(self._is_done(shard.shard_id) for shard in shards):
                 return None
-            self._clock.sleep(min(POLL_SECONDS, left))
+            self._clock.sleep(min(poll_seconds, left))
 
     def mark_completed(
         self,
@@ -136,7 +145,7 @@ class ShardManager:
         lease = self._held(shard_id, ticket)
         if lease.phase is not Phase.DONE and not lease.complete(output, num_samples, checksum):
             raise self._not_owner(shard_id)
-        self._tickets.drop(self._uri(shard_id))
+        # The ticket stays: to complete again is no error, also in another process.
         self._tell_people(shard_id, lease.record)
 
     def mark_failed(
@@ -154,8 +163,26 @@ class ShardManager:
 
     def renew(self, shard_id: int, *, ticket: Ticket | None = None) -> None:
         """Prolong a claim. Raises ClaimError when another worker holds it."""
-        if not self._held(shard_id, ticket).renew():
+        lease = self._held(shard_id, ticket)
+        if lease.phase is Phase.DONE or not lease.renew():
             raise self._not_owner(shard_id)
+
+    def hold(self, claim: ShardClaim) -> ShardHold:
+        """Keep a claim alive while it is worked on: a context manager that renews in the background.
+
+        `hold.check()` raises ClaimError once the work must stop; `hold.complete(...)` commits.
+        """
+        lease = self._leases.pop(claim.shard_id, None)
+        if lease is None or lease.phase is not Phase.HOLD:
+            raise self._not_owner(claim.shard_id)
+        self._tickets.drop(self._uri(claim.shard_id))
+        return ShardHold(lease, renew_seconds=self._lease_seconds / 3)
+
+    def tell_progress(self, claim: ShardClaim, record: ClaimRecord | None, done: int) -> None:
+        """Show in metadata.json how many of a shard's chunks are done; best effort."""
+        progress = f"{done}/{len(claim.chunks)} chunks"
+        key = self._shown(claim.shard_id)
+        tell_people(self.store, key, record, self._wall_clock(), progress)
 
     def reset(self, shard_id: int, *, force: bool = False) -> None:
         """Set a shard free whoever holds it; a completed one only with `force`."""
@@ -171,10 +198,16 @@ class ShardManager:
 
     def get_shard_status(self) -> dict[str, Any]:
         """Return counts by status and one row a shard (shard_id, status, assigned_to, attempts …)."""
-        shards = self.manifest.shards
+        now = self._wall_clock()
+
+        def row(shard: Shard) -> dict[str, Any]:
+            record = self._fresh_lease(shard.shard_id).look()
+            held = record is not None and record.state != "free"
+            shown = shown_metadata(self.store, self._shown(shard.shard_id)) if held else {}
+            return status_row(shard, record, shown, now)
+
         with ThreadPoolExecutor(8) as pool:
-            records = list(pool.map(lambda shard: self._fresh_lease(shard.shard_id).look(), shards))
-        rows = [_row(shard, record) for shard, record in zip(shards, records, strict=True)]
+            rows = list(pool.map(row, self.manifest.shards))
         counts = {
             word: sum(row["status"] == word for row in rows) for word in STATUS_WORDS.values()
         }
@@ -259,117 +292,17 @@ class ShardManager:
         )
 
     def _tell_people(self, shard_id: int, record: ClaimRecord | None) -> None:
-        """Rewrite the documented metadata.json, for people and old tools; the protocol never reads it."""
-        key = f"{self._prefix}shard_{shard_id:03d}/metadata.json"
-        now = datetime.fromtimestamp(self._wall_clock(), UTC).isoformat(timespec="seconds")
-        state = record.state if record else "free"
-        try:
-            body = self.store.get(key)
-            metadata = msgspec.json.decode(b"".join(body), type=dict[str, Any])
-            metadata["status"] = STATUS_WORDS[state]
-            metadata["assigned_to"] = None if record is None or state == "free" else record.worker
-            metadata["started_at"] = now if state == "leased" else metadata.get("started_at")
-            metadata["completed_at"] = now if state == "done" else None
-            self.store.put(key, msgspec.json.format(msgspec.json.encode(metadata)))
-        except (ObjectNotFoundError, StoreError, msgspec.MsgspecError):
-            return  # best effort: the claim record is the truth
+        tell_people(self.store, self._shown(shard_id), record, self._wall_clock())
 
-
-def locate_dataset(dataset_dir: str) -> tuple[StoreSpec, str]:
-    """Return the store of a folder or URI, and the prefix in it (empty, or ending in `/`)."""
-    if "://" not in dataset_dir:
-        return StoreSpec(uri=f"file://{Path(dataset_dir).expanduser().resolve()}"), ""
-    scheme, _, rest = dataset_dir.partition("://")
-    if scheme == "file":
-        return StoreSpec(uri=dataset_dir.rstrip("/")), ""
-    bucket, _, prefix = rest.partition("/")
-    return StoreSpec(uri=f"{scheme}://{bucket}"), f"{prefix.rstrip('/')}/" if prefix else ""
-
-
-def _row(shard: Shard, record: ClaimRecord | None) -> dict[str, Any]:
-    return {
-        "shard_id": shard.shard_id,
-        "status": STATUS_WORDS[record.state] if record else "available",
-        "assigned_to": record.worker if record and record.state != "free" else None,
-        "num_samples": shard.num_samples,
-        "attempts": record.attempts if record else 0,
-        "gen": record.gen if record else 0,
-        "output": record.output if record else None,
-        "last_error": record.last_error if record else None,
-    }
-
-
-def status_line(status: dict[str, Any]) -> str:
-    """Return the status in one line."""
-    return (
-        f"Shards: {status['total']} total, {status['available']} available, "
-        f"{status['in_use']} in use, {status['completed']} completed"
-    )
-
-
-def _act(manager: ShardManager, arguments: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
-    """Carry an action out; returns exit code, result and its one line for people."""
-    shard_id, ticket = arguments.shard_id, _ticket(arguments.ticket)
-    if arguments.action == "status":
-        status = manager.get_shard_status()
-        return 0, status, status_line(status)
-    if arguments.action == "claim":
-        manager.probe()
-        claim = manager.claim_shard(shard_id, wait_seconds=arguments.wait)
-        if claim is None:
-            return NOTHING_TO_CLAIM, {"shard_id": None}, "No shard available"
-        return 0, msgspec.to_builtins(claim), f"Claimed shard {claim.shard_id}"
-    if shard_id is None:
-        raise UsageError(f"--action {arguments.action} needs --shard_id")
-    if arguments.action == "complete":
-        manager.mark_completed(shard_id, ticket=ticket)
-    elif arguments.action == "fail":
-        manager.mark_failed(shard_id, ticket=ticket)
-    elif arguments.action == "renew":
-        manager.renew(shard_id, ticket=ticket)
-    else:
-        manager.reset(shard_id, force=arguments.force)
-    words = {"complete": "Completed", "fail": "Gave up", "renew": "Renewed", "reset": "Reset"}
-    return 0, {"shard_id": shard_id}, f"{words[arguments.action]} shard {shard_id}"
-
-
-def _ticket(path: str | None) -> Ticket | None:
-    if path is None:
-        return None
-    ticket = read_ticket(Path(path))
-    if ticket is None:
-        raise UsageError(f"{path}: no such ticket", hint="Claim the shard again.")
-    return ticket
-
-
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Claim, complete and look after shards.")
-    parser.add_argument("--dataset_dir", required=True, help="folder or store URI")
-    actions = ("claim", "status", "complete", "fail", "reset", "renew")
-    parser.add_argument("--action", required=True, choices=actions)
-    parser.add_argument("--shard_id", type=int, help="for claim: the preferred one")
-    parser.add_argument("--worker_id", help="shown as assigned_to; default: host name")
-    parser.add_argument("--lease", type=float, default=ONE_DAY_SECONDS, help="seconds")
-    parser.add_argument(
-        "--wait", type=float, default=0.0, help="seconds to watch for leases to end"
-    )
-    parser.add_argument("--ticket", help="ticket file of a claim made elsewhere")
-    parser.add_argument("--force", action="store_true", help="reset a completed shard too")
-    parser.add_argument("--json", action="store_true", help="the result as JSON")
-    return parser.parse_args(arguments)
+    def _shown(self, shard_id: int) -> str:
+        return f"{self._prefix}shard_{shard_id:03d}/metadata.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one action; prints its result on stdout and errors on stderr."""
-    options = _parse(arguments)
-    try:
-        manager = ShardManager(options.dataset_dir, options.worker_id, lease_seconds=options.lease)
-        code, result, line = _act(manager, options)
-    except QuarkError as error:
-        sys.stderr.write(f"error: {error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
-        return NOT_THE_OWNER if isinstance(error, ClaimError) else 1
-    sys.stdout.write((msgspec.json.encode(result).decode() if options.json else line) + "\n")
-    return code
+    from tools_utilities.shard_actions import run_action
+
+    return run_action(arguments, ShardManager)
 
 
 if __name__ == "__main__":

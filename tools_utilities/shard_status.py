@@ -1,0 +1,115 @@
+"""What people see of claims: the documented metadata.json fields, a status line, a table.
+
+None of it is read by the protocol: the claim record is the truth, this is written beside it as well
+as can be done.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from tools_utilities.claim_record import ClaimRecord
+from tools_utilities.errors import AccessError, StoreError
+from tools_utilities.manifest import Shard
+from tools_utilities.object_store import ObjectStore
+
+STATUS_WORDS = {"free": "available", "leased": "in_use", "done": "completed"}
+SHOWN = ("started_at", "completed_at", "progress")
+
+
+def shown_metadata(store: ObjectStore, key: str) -> dict[str, Any]:
+    """Return a shard's metadata.json, or {} when it cannot be read."""
+    try:
+        body = store.get(key)
+        try:
+            return msgspec.json.decode(b"".join(body), type=dict[str, Any])
+        finally:
+            body.close()
+    except (StoreError, AccessError, msgspec.MsgspecError):
+        return {}
+
+
+def tell_people(
+    store: ObjectStore,
+    key: str,
+    record: ClaimRecord | None,
+    now: float,
+    progress: str | None = None,
+) -> None:
+    """Rewrite the documented fields of a shard's metadata.json; best effort.
+
+    `now` is seconds since 1970; `progress` is `chunks done/chunks`, where the worker says so.
+    """
+    metadata = shown_metadata(store, key)
+    if not metadata:
+        return
+    moment = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
+    state = record.state if record else "free"
+    metadata["status"] = STATUS_WORDS[state]
+    metadata["assigned_to"] = None if record is None or state == "free" else record.worker
+    if state == "free":
+        metadata["started_at"] = None
+    elif state == "leased" and progress is None:
+        metadata["started_at"] = moment
+    metadata["completed_at"] = moment if state == "done" else None
+    metadata.pop("progress", None)
+    if progress is not None:
+        metadata["progress"] = progress
+    try:
+        store.put(key, msgspec.json.format(msgspec.json.encode(metadata)) + b"\n")
+    except (StoreError, AccessError):
+        return  # the claim record is the truth
+
+
+def status_row(
+    shard: Shard, record: ClaimRecord | None, metadata: dict[str, Any], now: float
+) -> dict[str, Any]:
+    """Return one shard's row; an empty shard has nothing left to do and counts as completed."""
+    word = STATUS_WORDS[record.state] if record else "available"
+    held = record is not None and record.state != "free"
+    return {
+        "shard_id": shard.shard_id,
+        "status": word if shard.num_samples else "completed",
+        "assigned_to": record.worker if record and held else None,
+        "num_samples": shard.num_samples,
+        "attempts": record.attempts if record else 0,
+        "gen": record.gen if record else 0,
+        "owner": record.owner if record and held else None,
+        "lease_seconds": record.lease_seconds if record and held else None,
+        "age_seconds": _age(metadata.get("started_at"), now) if held else None,
+        "progress": metadata.get("progress") if held else None,
+        "output": record.output if record else None,
+        "last_error": record.last_error if record else None,
+    }
+
+
+def _age(moment: Any, now: float) -> float | None:
+    try:
+        return round(max(0.0, now - datetime.fromisoformat(moment).timestamp()), 1)
+    except (TypeError, ValueError):
+        return None
+
+
+def status_line(status: dict[str, Any]) -> str:
+    """Return the status in one line."""
+    return (
+        f"Shards: {status['total']} total, {status['available']} available, "
+        f"{status['in_use']} in use, {status['completed']} completed"
+    )
+
+
+def status_table(status: dict[str, Any]) -> list[str]:
+    """Return the status line and one line a shard, in columns."""
+    titles = ("shard", "status", "assigned to", "age s", "progress", "attempts", "last error")
+    rows: list[tuple[str, ...]] = [titles]
+    for row in status["shards"]:
+        names = ("status", "assigned_to", "age_seconds", "progress", "attempts", "last_error")
+        cells = ("" if row[name] is None else ascii(row[name]).strip("'") for name in names)
+        rows.append((f"{row['shard_id']:03d}", *cells))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(titles))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return [status_line(status), *lines]
