@@ -7,7 +7,7 @@ made, before the plan is confirmed. Imports no torch: a run is a process of its 
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -21,6 +21,7 @@ from resource_manager.launching import start_run
 from resource_manager.plan import Plan
 from resource_manager.plan_screen import plan_lines
 from resource_manager.relative_values import make_absolute
+from resource_manager.run_actions import RunActions, Spoken
 from resource_manager.training_request import (
     REQUEST_SLOTS,
     TrainingRequest,
@@ -50,16 +51,7 @@ class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the plan records of how the sentence was read (ignored words)."""
 
 
-class Spoken(Protocol):
-    """The fields of a reading that are carried out (`knowledge_hub.hub.Reading`)."""
-
-    slots: Mapping[str, Any]
-    overrides: Mapping[str, Any]
-    """The slots and settings that `--override` gave; they win over the rest."""
-    canonical: str | None
-
-
-class ResourceManager:
+class ResourceManager(RunActions):
     """Carries commands out; constructs without arguments.
 
     `settings` are read anew for every command unless given. `choose_shard_groups` chooses among
@@ -214,32 +206,6 @@ class ResourceManager:
                 )
                 code = NoGroupsError.exit_code
         return code
-
-    def list_runs(self, reading: Spoken) -> int:
-        """List the runs, newest first."""
-        from resource_manager.run_commands import list_command
-
-        return list_command(self._settings_of(reading), reading.slots, self.console)
-
-    def show_run(self, reading: Spoken) -> int:
-        """Show one run: figures and a picture."""
-        from resource_manager.run_commands import show_command
-
-        return show_command(self._settings_of(reading), reading.slots, self.console)
-
-    def stop_runs(self, reading: Spoken) -> int:
-        """Stop one run or all, saving them."""
-        from resource_manager.run_commands import stop_command
-
-        return stop_command(self._settings_of(reading), reading.slots, self.console)
-
-    def doctor(self, reading: Spoken) -> int:
-        """Check this machine and the configured store."""
-        from resource_manager.doctor import as_json, check_lines, run_checks
-
-        checks = run_checks(self._settings_of(reading))
-        self.console.result(check_lines(checks), as_json(checks))
-        return 1 if any(check.state == "fail" for check in checks) else 0
 
     def demo(self, reading: Spoken) -> int:
         """Show the whole path on real parts, and check what is promised of it."""

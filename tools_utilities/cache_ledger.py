@@ -119,16 +119,9 @@ class Ledger:
         total = sum(
             status.st_size for folder, names in kept for _, status in own_files(folder, names)
         )
-        files = list(self._walk())
+        files = cached_files(self._layout)
         self._set(total + _COUNT_BYTES + sum(file.evictable.num_bytes for file in files))
         return files
-
-    def _walk(self) -> Iterator[CacheFile]:
-        for path, status in own_files(self._layout.quarantine, _SPOILED):
-            yield _cache_file(path, status, spoiled=True)
-        for fan in _FANS:
-            for path, status in own_files(self._layout.objects / fan, _ENTRY):
-                yield _cache_file(path, status, spoiled=False)
 
     def _sweep(self) -> None:
         kept = ((self._layout.working, _WORKING), (self._layout.order, ANNOUNCEMENT))
@@ -139,6 +132,20 @@ class Ledger:
                         path.unlink()
             except (FileNotFoundError, PermissionError):
                 continue  # finished meanwhile, or another user's
+
+
+def cached_files(layout: CacheLayout) -> list[CacheFile]:
+    """Return every entry, and every one set aside, that a cache's folders hold."""
+    files = [
+        _cache_file(path, status, spoiled=True)
+        for path, status in own_files(layout.quarantine, _SPOILED)
+    ]
+    for fan in _FANS:
+        files += [
+            _cache_file(path, status, spoiled=False)
+            for path, status in own_files(layout.objects / fan, _ENTRY)
+        ]
+    return files
 
 
 def _cache_file(path: Path, status: os.stat_result, *, spoiled: bool) -> CacheFile:

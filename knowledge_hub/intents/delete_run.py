@@ -1,6 +1,13 @@
 """Delete a run's folder."""
 
+from typing import Any
+
 from knowledge_hub.intent import Intent
+
+
+def _run(reading: Any, resources: Any) -> int:
+    return int(resources.delete_run(reading))
+
 
 INTENT: Intent = Intent(
     name="delete_run",
@@ -9,4 +16,5 @@ INTENT: Intent = Intent(
     needs=("run",),
     slots=frozenset({"run"}),
     confirm=True,
+    run=_run,
 )

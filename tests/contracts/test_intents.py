@@ -19,19 +19,10 @@ NAMES = frozenset(
 )  # fmt: skip
 CARRIED_OUT = frozenset(
     [
-        "train",
-        "finetune",
-        "again",
-        "resume",
-        "discover",
-        "list",
-        "show",
-        "stop",
-        "doctor",
-        "demo",
-        "help",
+        "train", "finetune", "again", "resume", "discover", "list", "show", "logs", "stop",
+        "delete_run", "clean_cache", "doctor", "demo", "help",
     ]
-)
+)  # fmt: skip
 
 
 def test_every_intent_of_the_language_is_there():

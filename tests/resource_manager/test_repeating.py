@@ -74,11 +74,11 @@ def test_a_stop_rule_stands_instead_of_the_runs(trained):
 def test_again_on_other_data_and_without_validation(trained):
     _, manager, target, _ = trained
     manager.again(Said(data=["data/datasets/two"], groups={"pick": [1]}))
-    assert [source.prefix for source in target.jobs[-1].train] == ["data/datasets/two/a/train-"]
+    assert [source.prefix for source in target.jobs[-1].train] == ["data/datasets/two/a/"]
     manager.again(Said(run="fox-1", val=False))
     assert target.jobs[-1].val == ()
     manager.again(Said(run="fox-1", val="data/datasets/two/b"))
-    assert [source.prefix for source in target.jobs[-1].val] == ["data/datasets/two/b/train-"]
+    assert [source.prefix for source in target.jobs[-1].val] == ["data/datasets/two/b/"]
     assert [source.prefix for source in target.jobs[-1].train] == ["data/datasets/one/train-"]
 
 

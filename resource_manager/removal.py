@@ -1,0 +1,104 @@
+"""What is removed on request: a run's folder, the cache. Shown exactly, then asked; default No."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from resource_manager.job_making import out_dir_of
+from resource_manager.runs import RunInfo, find_run, newest_run
+from tools_utilities.cache_cleaning import cache_contents, clean_cache
+from tools_utilities.console import Console
+from tools_utilities.errors import InputNeededError, UsageError
+from tools_utilities.settings import Settings
+from tools_utilities.terminal_text import Line, human_bytes, pairs
+
+
+def delete_command(settings: Settings, slots: Mapping[str, Any], console: Console) -> int:
+    """Delete a run's folder after showing what is in it.
+
+    Raises:
+        DataNotFoundError: there is no such run.
+        UsageError: it is running, is a link, or all runs are meant.
+        InputNeededError: there is no terminal to confirm at and no `--yes`.
+    """
+    name = slots.get("run")
+    if name == "all":
+        raise UsageError("delete takes one run at a time", hint="`quark list` names the runs.")
+    out_dir = out_dir_of(settings)
+    info = newest_run(out_dir) if name in (None, "latest") else find_run(out_dir, str(name))
+    folder = Path(info.path)
+    if info.status == "running":
+        raise UsageError(f"{info.name} is running", hint=f"Stop it first: quark stop {info.name}")
+    if folder.is_symlink():
+        raise UsageError(f"{folder} is a link: it is not deleted", hint="Remove it by hand.")
+    files = [path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()]
+    size = sum(path.lstat().st_size for path in files)
+    what = f"{info.name}: {len(files)} files, {human_bytes(size)}"
+    facts = _run_facts(info, what)
+    data = {
+        "schema": 1, "run": info.name, "folder": str(folder), "files": len(files), "bytes": size,
+    }  # fmt: skip
+    if not _agreed(console, facts, f"delete {folder}", f"Delete {what}?"):
+        return UsageError.exit_code
+    # The job file first: a removal that is cut short leaves no run that looks whole.
+    (folder / "job.yaml").unlink(missing_ok=True)
+    shutil.rmtree(folder)
+    console.result([f"deleted {what}"], data)
+    return 0
+
+
+def clean_command(settings: Settings, slots: Mapping[str, Any], console: Console) -> int:
+    """Empty the cache after showing what is in it; only files that the cache made go.
+
+    Raises:
+        InputNeededError: there is no terminal to confirm at and no `--yes`.
+    """
+    del slots  # `cache_dir` is a setting
+    folder = settings.path("cache_dir")
+    if folder is None:
+        raise UsageError("no cache folder is configured", hint="Name one: cache_dir=FOLDER.")
+    contents = cache_contents(folder)
+    if not contents.num_files:
+        data = {"schema": 1, "folder": contents.folder, "files": 0, "bytes": 0, "in_use": 0}
+        console.result([f"nothing is cached in {contents.folder}"], data)
+        return 0
+    what = f"{contents.num_files} cached objects, {human_bytes(contents.num_bytes)}"
+    facts = pairs([("folder", contents.folder), ("removes", what)], width=console.note_width)
+    question = f"Remove {what}?"
+    if not _agreed(console, facts, f"remove {what} from {contents.folder}", question):
+        return UsageError.exit_code
+    cleaned = clean_cache(folder)
+    lines = [f"removed {cleaned.num_files} cached objects, {human_bytes(cleaned.num_bytes)}"]
+    if cleaned.num_in_use:
+        lines.append(f"{cleaned.num_in_use} are being read and stay")
+    data = {
+        "schema": 1, "folder": contents.folder, "files": cleaned.num_files,
+        "bytes": cleaned.num_bytes, "in_use": cleaned.num_in_use,
+    }  # fmt: skip
+    console.result(lines, data)
+    return 0
+
+
+def _run_facts(info: RunInfo, what: str) -> list[Line]:
+    saved = "none" if info.checkpoint_step is None else f"up to step {info.checkpoint_step}"
+    rows = [("folder", info.path), ("removes", what), ("status", info.status)]
+    lines: list[Line] = pairs([*rows, ("checkpoints", saved)], width=None)
+    return lines
+
+
+def _agreed(console: Console, facts: Sequence[Line], deed: str, question: str) -> bool:
+    """Show what would go and ask.
+
+    Raises:
+        InputNeededError: nobody can be asked and `--yes` was not given.
+    """
+    console.note(*facts)
+    if console.about.yes:
+        return True
+    if not console.can_ask:
+        raise InputNeededError(f"this would {deed}", hint="Add --yes to do it.")
+    if console.confirm(question, default=False):
+        return True
+    console.note("Nothing done.")
+    return False

@@ -1,0 +1,69 @@
+"""The part of the ResourceManager that deals with what is there already: runs, cache, this machine."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from tools_utilities.console import Console
+from tools_utilities.settings import Settings
+
+
+class Spoken(Protocol):
+    """The fields of a reading that are carried out (`knowledge_hub.hub.Reading`)."""
+
+    slots: Mapping[str, Any]
+    overrides: Mapping[str, Any]
+    """The slots and settings that `--override` gave; they win over the rest."""
+    canonical: str | None
+
+
+class RunActions:
+    """Commands on runs that exist, on the cache and on this machine; each in a file of its own."""
+
+    console: Console
+
+    def _settings_of(self, reading: Spoken, *, keep_relative: bool = False) -> Settings:
+        raise NotImplementedError
+
+    def list_runs(self, reading: Spoken) -> int:
+        """List the runs, newest first."""
+        from resource_manager.run_commands import list_command
+
+        return list_command(self._settings_of(reading), reading.slots, self.console)
+
+    def show_run(self, reading: Spoken) -> int:
+        """Show one run: figures and a picture."""
+        from resource_manager.run_commands import show_command
+
+        return show_command(self._settings_of(reading), reading.slots, self.console)
+
+    def stop_runs(self, reading: Spoken) -> int:
+        """Stop one run or all, saving them."""
+        from resource_manager.run_commands import stop_command
+
+        return stop_command(self._settings_of(reading), reading.slots, self.console)
+
+    def logs(self, reading: Spoken) -> int:
+        """Show a run's log."""
+        from resource_manager.run_log import logs_command
+
+        return logs_command(self._settings_of(reading), reading.slots, self.console)
+
+    def delete_run(self, reading: Spoken) -> int:
+        """Delete a run's folder."""
+        from resource_manager.removal import delete_command
+
+        return delete_command(self._settings_of(reading), reading.slots, self.console)
+
+    def clean_cache(self, reading: Spoken) -> int:
+        """Empty the cache."""
+        from resource_manager.removal import clean_command
+
+        return clean_command(self._settings_of(reading), reading.slots, self.console)
+
+    def doctor(self, reading: Spoken) -> int:
+        """Check this machine and the configured store."""
+        from resource_manager.doctor import as_json, check_lines, run_checks
+
+        checks = run_checks(self._settings_of(reading))
+        self.console.result(check_lines(checks), as_json(checks))
+        return 1 if any(check.state == "fail" for check in checks) else 0

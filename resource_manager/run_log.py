@@ -1,0 +1,90 @@
+"""`logs`: the end of a run's log, and what is added to it while the run goes on."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from brain.ml.run_files import LOG_FILE
+from resource_manager.run_commands import run_of
+from resource_manager.runs import read_run
+from tools_utilities.console import Console
+from tools_utilities.errors import DataNotFoundError
+from tools_utilities.settings import Settings
+
+DEFAULT_LINES = 50
+POLL_SECONDS = 0.25
+BLOCK_BYTES = 1 << 16
+
+
+def logs_command(
+    settings: Settings,
+    slots: Mapping[str, Any],
+    console: Console,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Print the last lines of a run's log; with `follow`, what comes until the run ends or Ctrl-C.
+
+    Raises:
+        DataNotFoundError: there is no such run, or it has no log yet.
+    """
+    info = run_of(settings, slots.get("run"))
+    path = Path(info.path) / LOG_FILE
+    if not path.exists():
+        raise DataNotFoundError(f"{info.name} has no log yet", hint=f"`quark show {info.name}`")
+    lines, end = last_lines(path, int(slots.get("lines") or DEFAULT_LINES))
+    follow = bool(slots.get("follow"))
+    if not follow:
+        console.result(lines, {"schema": 1, "run": info.name, "lines": lines})
+        return 0
+    # Ctrl-C is how a person stops looking: the run goes on.
+    with contextlib.suppress(KeyboardInterrupt):
+        for line in lines:
+            console.result([line], {"event": "log", "run": info.name, "line": line})
+        for line in added_lines(path, end, lambda: _runs(Path(info.path)), sleep):
+            console.result([line], {"event": "log", "run": info.name, "line": line})
+    return 0
+
+
+def last_lines(path: Path, count: int) -> tuple[list[str], int]:
+    """Return the last `count` lines of a file and where they end, reading from its end only."""
+    with path.open("rb") as file:
+        end = start = file.seek(0, os.SEEK_END)
+        tail = b""
+        while start and tail.count(b"\n") <= count:
+            length = min(BLOCK_BYTES, start)
+            start -= length
+            file.seek(start)
+            tail = file.read(length) + tail
+    lines = tail[: end - start].splitlines()
+    return [_text(line) for line in lines[-count:]], end
+
+
+def added_lines(
+    path: Path, offset: int, is_running: Callable[[], bool], sleep: Callable[[float], None]
+) -> Iterator[str]:
+    """Yield the lines that are added behind `offset`, until the run has ended and all is read."""
+    rest = b""
+    with path.open("rb") as file:
+        file.seek(offset)
+        while True:
+            # Asked before the last look: what an ended run wrote last is there by then.
+            goes_on = is_running()
+            *lines, rest = (rest + file.read()).split(b"\n")
+            yield from (_text(line) for line in lines)
+            if not goes_on:
+                break
+            sleep(POLL_SECONDS)
+    if rest:
+        yield _text(rest)
+
+
+def _runs(folder: Path) -> bool:
+    return read_run(folder).status == "running"
+
+
+def _text(line: bytes) -> str:
+    return line.rstrip(b"\r\n").decode("utf-8", "backslashreplace")

@@ -1,0 +1,81 @@
+"""What a cache folder holds, and its removal: only files the cache made, known by their names.
+
+A file that somebody reads stays; so does everything whose name is not one of the cache's own, the
+folders and the count.
+"""
+
+import contextlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from tools_utilities.cache_folder import SharedModes
+from tools_utilities.cache_ledger import (
+    CacheFile,
+    CacheLayout,
+    cached_files,
+    locked_ledger,
+)
+from tools_utilities.file_locks import HeldFile
+
+
+class CacheContents(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is to remove."""
+
+    folder: str
+    """The one that holds the cache's files, absolute."""
+    num_files: int
+    num_bytes: int
+
+
+class Cleaned(msgspec.Struct, frozen=True, kw_only=True):
+    """What was removed."""
+
+    num_files: int
+    num_bytes: int
+    num_in_use: int
+    """Files that a process reads; they stay."""
+
+
+def cache_contents(folder: Path) -> CacheContents:
+    """Return what `clean_cache` would remove; changes nothing."""
+    layout = CacheLayout(folder)
+    files = cached_files(layout) if layout.objects.is_dir() else []
+    return CacheContents(
+        folder=str(layout.root),
+        num_files=len(files),
+        num_bytes=sum(file.evictable.num_bytes for file in files),
+    )
+
+
+def clean_cache(folder: Path) -> Cleaned:
+    """Remove every cached object that nobody reads; what dead downloads left goes too.
+
+    Raises:
+        TimeoutError: another process kept the cache's count locked.
+        OSError: the folder may not be changed.
+    """
+    layout = CacheLayout(folder)
+    if not layout.objects.is_dir():
+        return Cleaned(num_files=0, num_bytes=0, num_in_use=0)
+    num_files = num_bytes = num_in_use = 0
+    with locked_ledger(layout, SharedModes(folder)) as ledger:
+        for file in ledger.recount():
+            if not _remove(file):
+                num_in_use += 1
+                continue
+            num_files += 1
+            num_bytes += file.evictable.num_bytes
+            ledger.add(-file.evictable.num_bytes)
+    return Cleaned(num_files=num_files, num_bytes=num_bytes, num_in_use=num_in_use)
+
+
+def _remove(file: CacheFile) -> bool:
+    """Remove a file that nobody holds; tell whether it is gone."""
+    with contextlib.suppress(FileNotFoundError), HeldFile(file.path, os.O_RDONLY) as held:
+        if not held.try_lock(exclusive=True):
+            return False
+        if held.is_at(file.path):
+            file.path.unlink()
+    return True
