@@ -20,6 +20,7 @@ from tools_utilities.errors import (
 )
 from tools_utilities.fetch import Fetcher
 from tools_utilities.fetch_attempt import FetchLimits
+from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.shard_bytes import MemoryShardBytes
 from tools_utilities.shard_format import (
@@ -38,6 +39,7 @@ _BLOCK = 256 << 10
 _SPLIT_BYTES = 64 << 10
 _HEAD_BYTES = 1 << 20
 _PIECE_BYTES = 64 << 10
+_FIRST_SPLITS = 2
 _LINE_FORMATS = frozenset({"jsonl", "json", "txt", "csv"})
 """Formats of which the first lines alone can be decoded."""
 _PATIENCE = FetchLimits(max_attempts=3, retry_seconds=30)
@@ -143,43 +145,74 @@ def probe(
     )
 
 
+def first_records(
+    store: ObjectStore, info: ObjectInfo, count: int, options: ReadOptions | None = None
+) -> list[Sample]:
+    """Return the first `count` records of an object (fewer where it has fewer, or is too large).
+
+    Raises:
+        TooLargeError: its first record cannot be had within MAX_BYTES.
+        DataError: it cannot be decoded.
+    """
+    return _first_records(store, info, options or ReadOptions(), count)
+
+
 def _one_line(error: QuarkError) -> str:
     if isinstance(error, AccessError):
         return f"may not be read: {error}"
     return " ".join(str(error).split())
 
 
-def _first_records(store: ObjectStore, info: ObjectInfo, options: ReadOptions) -> list[Sample]:
+def _first_records(
+    store: ObjectStore, info: ObjectInfo, options: ReadOptions, count: int = MAX_RECORDS
+) -> list[Sample]:
     shard_format = format_of(info.key)
     if shard_format is None:
         raise TooLargeError(f"{info.key}: no format reads this name")
+    options = with_litdata_index(store, [info], options)
     shard = RangeBytes(store, info)
     try:
-        return _open_first(shard, shard_format, options)
+        return _open_first(shard, shard_format, options, count)
     except TooLargeError:
         if shard_format.name not in _LINE_FORMATS:
             raise
-        return _head_records(store, info, shard_format, options)
+        return _head_records(store, info, shard_format, options, count)
     finally:
         shard.close()
 
 
-def _open_first(shard: ShardBytes, shard_format: ShardFormat, options: ReadOptions) -> list[Sample]:
+def _open_first(
+    shard: ShardBytes, shard_format: ShardFormat, options: ReadOptions, count: int
+) -> list[Sample]:
     splits = shard_format.plan_splits(
         shard.info, lambda start, end: bytes(shard.read(start, end)), _SPLIT_BYTES, options
     )
-    for split in splits[:2]:
-        opened = shard_format.open_split(shard, split, options)
+    records: list[Sample] = []
+    for at, split in enumerate(splits):
+        # A first split may be empty; more are opened only for more records than are always wanted.
+        if at >= _FIRST_SPLITS and (count <= MAX_RECORDS or not records):
+            break
         try:
-            if opened.num_samples:
-                return opened.read(range(min(MAX_RECORDS, opened.num_samples)))
+            opened = shard_format.open_split(shard, split, options)
+        except TooLargeError:
+            if not records:
+                raise
+            break
+        try:
+            records += opened.read(range(min(count - len(records), opened.num_samples)))
         finally:
             opened.close()
-    return []
+        if len(records) >= count or (records and count <= MAX_RECORDS):
+            break
+    return records
 
 
 def _head_records(
-    store: ObjectStore, info: ObjectInfo, shard_format: ShardFormat, options: ReadOptions
+    store: ObjectStore,
+    info: ObjectInfo,
+    shard_format: ShardFormat,
+    options: ReadOptions,
+    count: int,
 ) -> list[Sample]:
     """Decode whole lines from the beginning of an object that is too large to be opened."""
     key, compression = split_suffix(info.key)
@@ -192,4 +225,4 @@ def _head_records(
     lines = head[: head.rfind(b"\n") + 1]
     if not lines or (shard_format.name == "json" and lines.lstrip()[:1] == b"["):
         raise TooLargeError(f"{info.key}: more than {MAX_BYTES >> 20} MiB to decode it")
-    return _open_first(MemoryShardBytes(key, lines), shard_format, options)
+    return _open_first(MemoryShardBytes(key, lines), shard_format, options, count)

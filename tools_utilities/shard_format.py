@@ -6,6 +6,7 @@ gives random access to its samples, so that a window of splits can be read in an
 in `SHARD_FORMAT`.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -34,6 +35,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Token files: tokens in one sample."""
     token_dtype: str = "uint16"  # noqa: S105 - a number format, not a secret
     """Token files: `uint16` or `uint32`, little-endian."""
+    litdata_indexes: tuple[tuple[str, str], ...] = ()
+    """LitData: folder → what its `index.json` says; filled by `with_litdata_index`, not by users."""
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +110,11 @@ class ShardFormat(Protocol):
     """Without compression: `.jsonl`. `.gz` and `.zst` are handled for `compressible` formats."""
     compressible: bool
 
+    @property
+    def names(self) -> re.Pattern[str] | None:
+        """Whole file names that are this format's whatever their suffix: LitData's `chunk-0-0.bin`."""
+        ...
+
     def plan_splits(
         self,
         info: ObjectInfo,
@@ -155,9 +163,14 @@ def split_suffix(key: str) -> tuple[str, str | None]:
 
 
 def format_of(key: str) -> ShardFormat | None:
-    """Return the format a key's suffix names, or None."""
+    """Return the format that a key names, by its whole file name or its suffix; or None."""
     stem, compression = split_suffix(key)
     lower = stem.lower()
+    name = lower.rpartition("/")[2]
+    for shard_format in shard_formats().values():
+        if shard_format.names and shard_format.names.fullmatch(name) and compression is None:
+            named: ShardFormat = shard_format
+            return named
     for shard_format in shard_formats().values():
         if lower.endswith(shard_format.suffixes) and (
             compression is None or shard_format.compressible

@@ -18,6 +18,7 @@ from brain.ml.text_rule import TextRule, choose_text_rule, has_tokens
 from brain.ml.tokenizer import MAX_UINT16, Tokenizer
 from brain.ml.training_job import DataSource, TrainingJob
 from tools_utilities.errors import DataNotFoundError
+from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.scripts.dataset_discovery import group_objects
 from tools_utilities.scripts.s3_streaming_manager import StreamingManager
 from tools_utilities.shard_format import ReadOptions, Sample, require_format
@@ -173,17 +174,19 @@ class TokenSource:
         """Return the first record that can be read, and its object's key."""
         data, manager = self.data, self.manager
         infos = group_objects(manager.store, data.prefix, data.stem, format_name=data.format)
-        for info in [info for info in infos if info.size_bytes][:PROBED_OBJECTS]:
+        probed = [info for info in infos if info.size_bytes][:PROBED_OBJECTS]
+        options = with_litdata_index(manager.store, probed, self.options)
+        for info in probed:
             shard_format = require_format(info.key)
             splits = shard_format.plan_splits(
                 info,
                 partial(manager.read_range, info),
                 SPLIT_BYTES,
-                self.options,
+                options,
             )
             shard = manager.open_shard(info)
             try:
-                opened = shard_format.open_split(shard, splits[0], self.options)
+                opened = shard_format.open_split(shard, splits[0], options)
                 if opened.num_samples:
                     return info.key, opened.read([0])[0]
                 opened.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tools_utilities.data_objects import junk_reason
 from tools_utilities.errors import DataNotFoundError
+from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.object_store import ObjectInfo, ObjectStore, StoreSpec, open_store
 from tools_utilities.sample_source import SampleSource, Source, SourceBlock, SourceOptions
 from tools_utilities.shard_format import OpenSplit, Split, require_format
@@ -110,7 +111,7 @@ class StoredRecords:
     ) -> Iterator[SourceBlock]:
         info = self._infos[object_index]
         shard_format = require_format(info.key)
-        read = self._options.read
+        read = with_litdata_index(self._store, [info], self._options.read)
         shard = open_whole_object(self._store, info)
         try:
             splits = shard_format.plan_splits(

@@ -33,6 +33,7 @@ class ArrowIpc:
 
     name = "arrow"
     suffixes: tuple[str, ...] = (".arrow", ".ipc", ".feather")
+    names = None
     compressible = False
 
     def plan_splits(

@@ -34,6 +34,7 @@ class Csv:
 
     name = "csv"
     suffixes: tuple[str, ...] = (".csv", ".tsv")
+    names = None
     compressible = True
 
     def plan_splits(

@@ -37,6 +37,7 @@ class JsonList:
 
     name = "json"
     suffixes: tuple[str, ...] = (".json",)
+    names = None
     compressible = True
 
     def plan_splits(

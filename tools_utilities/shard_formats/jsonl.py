@@ -39,6 +39,7 @@ class JsonLines:
 
     name = "jsonl"
     suffixes: tuple[str, ...] = (".jsonl", ".ndjson")
+    names = None
     compressible = True
 
     def plan_splits(

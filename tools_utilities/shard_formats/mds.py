@@ -48,6 +48,7 @@ class Mds:
 
     name = "mds"
     suffixes: tuple[str, ...] = (".mds",)
+    names = None
     compressible = True
 
     def plan_splits(

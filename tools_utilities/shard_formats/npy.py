@@ -79,6 +79,7 @@ class Npy:
 
     name = "npy"
     suffixes: tuple[str, ...] = (".npy",)
+    names = None
     compressible = True
 
     def plan_splits(

@@ -30,6 +30,7 @@ class Parquet:
 
     name = "parquet"
     suffixes: tuple[str, ...] = (".parquet",)
+    names = None
     compressible = False
 
     def plan_splits(

@@ -32,6 +32,7 @@ class Tokens:
 
     name = "tokens"
     suffixes: tuple[str, ...] = (".bin",)
+    names = None
     compressible = True
 
     def plan_splits(

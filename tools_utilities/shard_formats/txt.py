@@ -34,6 +34,7 @@ class Text:
 
     name = "txt"
     suffixes: tuple[str, ...] = (".txt",)
+    names = None
     compressible = True
 
     def plan_splits(

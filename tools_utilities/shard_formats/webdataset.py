@@ -33,6 +33,7 @@ class WebDataset:
 
     name = "webdataset"
     suffixes: tuple[str, ...] = (".tar",)
+    names = None
     compressible = True
 
     def plan_splits(

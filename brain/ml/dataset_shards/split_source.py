@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from brain.ml.dataset_shards.split_table import SplitTable
 from tools_utilities.errors import QuarkError, RecordError
+from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.shard_format import (
     OpenSplit,
@@ -155,6 +156,7 @@ class StoreSource:
     def open_split(self, table: SplitTable, number: int) -> OpenedSplit:
         """Open a split; blocks until its object is there."""
         info, split = table.info(number), table.split(number)
+        self._options = with_litdata_index(self._manager.store, [info], self._options)
         shard = self._manager.open_shard(info)
         try:
             opened = require_format(info.key).open_split(shard, split, self._options)

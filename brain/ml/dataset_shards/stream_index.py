@@ -6,7 +6,7 @@ all readers of an iteration agree. Counts that are learned are kept in a file be
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from tools_utilities.errors import (
     IntegrityError,
     ObjectNotFoundError,
 )
+from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.manifest import Chunk, load_manifest
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.scripts.dataset_discovery import group_objects
@@ -121,6 +122,8 @@ def index_store(
         QuarkError: the listing failed, a footer cannot be read, or no format reads a key.
     """
     infos = group_objects(store, request.prefix, request.stem, format_name=request.format_name)
+    options = with_litdata_index(store, infos, request.options)
+    request = replace(request, options=options)
     chunks = _manifest_chunks(store, infos, request)
     infos = [_with_checksum(info, chunks.get(info.key)) for info in infos]
     splits = _plan_all(infos, read, request)
@@ -139,6 +142,9 @@ def index_store(
         "view": request.view_identity,
         "partition": request.partition or {"name": "round_robin"},
     }
+    if options.litdata_indexes:
+        start = len(request.folder)
+        settings["litdata"] = [[folder[start:], text] for folder, text in options.litdata_indexes]
     order, change = table.fingerprints(request.folder, settings)
     index = StreamIndex(
         table=table,

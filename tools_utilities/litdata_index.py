@@ -1,0 +1,188 @@
+"""What LitData's `index.json` says of the chunks beside it: serializers, structure, compression.
+
+A chunk does not say how its items are serialised; its folder's index does. `with_litdata_index` adds
+that to the options that chunks are opened with. The structure is litdata's text form of a pytree,
+parsed as the JSON that it is.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from tools_utilities.errors import ObjectNotFoundError, RecordError
+from tools_utilities.object_store import ObjectInfo, ObjectStore
+from tools_utilities.shard_format import ReadOptions, format_of
+
+INDEX_NAME = "index.json"
+TOKENS_LOADER = "TokensLoader"
+_PYTREE_LOADER = "PyTreeLoader"
+_MAX_DEPTH = 64
+_LEAF = '{"type": null, "context": null, "children_spec": []}'
+
+Unflatten = Callable[[Iterator[Any]], Any]
+
+
+class LitDataConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of an index's `config` that reading needs."""
+
+    data_format: tuple[str, ...]
+    """One serializer a leaf."""
+    data_spec: str | None = None
+    """How leaves make up an item."""
+    compression: str | None = None
+    compression_level: str | None = None
+    """Where zstd is applied: `chunk` (or None), `batch` or `sample`."""
+    item_loader: str | None = None
+    encryption: Any = None
+
+
+class _Index(msgspec.Struct, frozen=True):
+    """An index, as far as it shows that it is LitData's."""
+
+    chunks: list[dict[str, Any]]
+    config: LitDataConfig
+
+
+def with_litdata_index(
+    store: ObjectStore, infos: Sequence[ObjectInfo], options: ReadOptions
+) -> ReadOptions:
+    """Return options that hold what the indexes beside LitData chunks say.
+
+    One small object is read for each folder that holds chunks and is not known yet; for other
+    formats nothing is.
+
+    Raises:
+        RecordError: an index cannot be read.
+    """
+    known = dict(options.litdata_indexes)
+    folders = {
+        info.key[: info.key.rfind("/") + 1]
+        for info in infos
+        if getattr(format_of(info.key), "name", "") == "litdata"
+    }
+    if folders <= known.keys():
+        return options
+    for folder in sorted(folders - known.keys()):
+        known[folder] = _read_index(store, folder + INDEX_NAME)
+    return msgspec.structs.replace(options, litdata_indexes=tuple(known.items()))
+
+
+def config_for(key: str, options: ReadOptions) -> LitDataConfig | None:
+    """Return the configuration of the chunk `key`, or None when no index was found beside it."""
+    text = dict(options.litdata_indexes).get(key[: key.rfind("/") + 1], "")
+    return msgspec.json.decode(text, type=LitDataConfig) if text else None
+
+
+def _read_index(store: ObjectStore, key: str) -> str:
+    try:
+        body = store.get(key)
+    except ObjectNotFoundError:
+        return ""
+    try:
+        data = b"".join(body)
+    finally:
+        body.close()
+    try:
+        found = msgspec.json.decode(data)
+        if not isinstance(found, dict) or "config" not in found:
+            return ""  # somebody else's index
+        index = msgspec.convert(found, _Index)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise RecordError(
+            f"{key}: not a LitData index, and there are chunks beside it: {error}",
+            hint="Copy the index.json that optimize() wrote again.",
+            key=key,
+            reason="index",
+        ) from error
+    return msgspec.json.encode(index.config).decode()
+
+
+def index_of(chunks: Sequence[tuple[str, int, int]], config: LitDataConfig) -> bytes:
+    """Return an `index.json` for chunks: (file name, bytes, samples) each, in order."""
+    listed = [
+        {"chunk_bytes": num_bytes, "chunk_size": num_samples, "dim": None, "filename": name}
+        for name, num_bytes, num_samples in chunks
+    ]
+    settings = {
+        "chunk_bytes": max((num_bytes for _, num_bytes, _ in chunks), default=0),
+        "chunk_size": None,
+        "compression": None,
+        "data_format": list(config.data_format),
+        "data_spec": config.data_spec,
+        "encryption": None,
+        "item_loader": _PYTREE_LOADER,
+    }
+    return json.dumps({"chunks": listed, "config": settings}, sort_keys=True).encode()
+
+
+def dict_spec(names: Sequence[str]) -> str:
+    """Return the structure of a dict of leaves, as torch's and litdata's pytree print it."""
+    context = json.dumps(json.dumps(list(names)))
+    leaves = ", ".join([_LEAF] * len(names))
+    return f'[1, {{"type": "builtins.dict", "context": {context}, "children_spec": [{leaves}]}}]'
+
+
+class Structure:
+    """How the leaves of an item make up a sample."""
+
+    def __init__(self, spec: str, num_leaves: int) -> None:
+        """Parse a structure.
+
+        Raises:
+            ValueError: it is not one, holds a type that is not plain, or has other leaves.
+        """
+        version, root = json.loads(spec)
+        if version != 1:
+            raise ValueError(f"a structure of version {version!r}")
+        self._unflatten, found = _node(root, 0)
+        if found != num_leaves:
+            raise ValueError(f"a structure of {found} leaves for {num_leaves} serializers")
+        self.fields: tuple[str, ...] | None = None
+        """The names of the top level, where it is a dict with text as keys."""
+        self.leaf_field: tuple[int, ...] = (0,) * num_leaves
+        """For each leaf, which of `fields` it is part of."""
+        if root["type"] in _DICTS:
+            names = _keys(root["context"])
+            if all(isinstance(name, str) for name in names):
+                counts = [_node(child, 1)[1] for child in root["children_spec"]]
+                self.fields = tuple(names)
+                self.leaf_field = tuple(i for i, count in enumerate(counts) for _ in range(count))
+
+    def item(self, leaves: Sequence[Any]) -> Any:
+        """Return an item made of its leaves."""
+        return self._unflatten(iter(leaves))
+
+
+_DICTS = frozenset({"builtins.dict", "collections.OrderedDict"})
+
+
+def _keys(context: Any) -> list[Any]:
+    names = json.loads(context)
+    if not isinstance(names, list):
+        raise TypeError(f"not the keys of a dict: {context[:80]!r}")
+    return names
+
+
+def _node(node: Any, depth: int) -> tuple[Unflatten, int]:
+    """Return what builds a node from leaves, and how many it takes."""
+    if depth > _MAX_DEPTH:
+        raise ValueError("a structure nested too deep")
+    kind, children = node["type"], node["children_spec"]
+    if kind is None and not children:
+        return next, 1
+    parts = [_node(child, depth + 1) for child in children]
+    build, count = [part for part, _ in parts], sum(number for _, number in parts)
+    if kind in _DICTS:
+        names = _keys(node["context"])
+        if len(names) != len(build):
+            raise ValueError(f"{len(names)} keys for {len(build)} values")
+        return lambda leaves: {
+            name: make(leaves) for name, make in zip(names, build, strict=True)
+        }, count
+    if kind == "builtins.list":
+        return lambda leaves: [make(leaves) for make in build], count
+    if kind == "builtins.tuple":
+        return lambda leaves: tuple(make(leaves) for make in build), count
+    raise ValueError(f"a structure of type {kind!r} is not read")
