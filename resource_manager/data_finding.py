@@ -166,7 +166,9 @@ class DataFinder:
         Raises:
             DataNotFoundError: there are none.
         """
-        infos = group_objects(self.store(source.store), source.prefix, source.stem)
+        infos = group_objects(
+            self.store(source.store), source.prefix, source.stem, format_name=source.format
+        )
         if not infos:
             raise DataNotFoundError(
                 f"{source.store.uri}/{source.prefix}: no data objects any more",

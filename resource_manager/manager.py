@@ -207,6 +207,26 @@ class ResourceManager(RunActions):
                 code = NoGroupsError.exit_code
         return code
 
+    def inspect(self, reading: Spoken) -> int:
+        """Show fields and a few records of a dataset."""
+        from resource_manager.record_view import RecordOrder, inspect_target
+
+        settings = self._settings_of(reading)
+        request = request_from(reading.slots)
+        finder = self._finder(settings, request)
+        order = RecordOrder(
+            count=reading.slots.get("max_samples") or RecordOrder().count,
+            shuffle=bool(reading.slots.get("shuffle")),
+            seed=settings.value("seed"),
+        )
+        wanted = self._options.groups if self._options.groups is not None else request.groups
+        found = [
+            inspect_target(target, finder, self.console, wanted=wanted, order=order)
+            for target in data_targets(request, settings, finder)
+        ]
+        self.console.event({"schema": SCHEMA, "data": found})
+        return 0
+
     def demo(self, reading: Spoken) -> int:
         """Show the whole path on real parts, and check what is promised of it."""
         from resource_manager.demo import Demo

@@ -1,6 +1,13 @@
 """Show records of a dataset."""
 
+from typing import Any
+
 from knowledge_hub.intent import Intent
+
+
+def _run(reading: Any, resources: Any) -> int:
+    return int(resources.inspect(reading))
+
 
 INTENT: Intent = Intent(
     name="inspect",
@@ -11,4 +18,5 @@ INTENT: Intent = Intent(
     ),
     needs=("data",),
     slots=frozenset({"data", "depth", "groups", "max_samples", "seed", "shuffle"}),
+    run=_run,
 )

@@ -19,8 +19,8 @@ NAMES = frozenset(
 )  # fmt: skip
 CARRIED_OUT = frozenset(
     [
-        "train", "finetune", "again", "resume", "discover", "list", "show", "logs", "stop",
-        "delete_run", "clean_cache", "doctor", "demo", "help",
+        "train", "finetune", "again", "resume", "discover", "inspect", "list", "show", "logs",
+        "stop", "delete_run", "clean_cache", "doctor", "demo", "help",
     ]
 )  # fmt: skip
 
