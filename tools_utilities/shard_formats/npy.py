@@ -10,6 +10,7 @@ without an axis. Uncompressed arrays in C order are cut into byte ranges on rows
 import math
 import re
 import struct
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
@@ -228,10 +229,17 @@ class NpySplit:
         self.num_bytes = content.held_bytes
 
     def read_block(self, indices: Sequence[int]) -> npt.NDArray[Any]:
-        """Return rows as one array in native byte order, copied once."""
+        """Return rows as one array in native byte order, copied once.
+
+        Raises:
+            RecordError: a text has a number that is no character.
+        """
         self._content.touched(len(indices), len(indices) * self._rows[:1].nbytes)
         block: npt.NDArray[Any] = self._rows[list(indices)]
-        return block.astype(block.dtype.newbyteorder("="), copy=False)
+        block = block.astype(block.dtype.newbyteorder("="), copy=False)
+        if block.dtype.kind == "U" and block.size:
+            self._check_text(block, indices)
+        return block
 
     def read(self, indices: Sequence[int]) -> list[Sample]:
         """Return the rows at `indices`: writable arrays, or numpy scalars."""
@@ -245,6 +253,17 @@ class NpySplit:
         """Free the decoded bytes."""
         self._rows = self._rows[:0].copy()
         self._content.close()
+
+    def _check_text(self, block: npt.NDArray[Any], indices: Sequence[int]) -> None:
+        """Refuse numbers beyond Unicode, which crash numpy's conversion to text."""
+        numbers = np.ascontiguousarray(block).view(np.uint32).reshape(len(block), -1)
+        wrong = np.flatnonzero((numbers > sys.maxunicode).any(axis=1))
+        if len(wrong):
+            index = indices[int(wrong[0])]
+            raise self._content.bad_record(
+                f"row {index + 1} of the split is no text: {numbers[wrong[0]].max()} is no character",
+                index=index,
+            )
 
     def _map_rows(self, header: NpyHeader, split: Split) -> npt.NDArray[Any]:
         start = max(split.start, header.num_bytes)
