@@ -56,7 +56,7 @@ def _say_how_it_ended(watch: RunWatch, code: int, run_dir: Path, console: Consol
         return _say_stopped(watch, code, console)
     if code == 0:
         lines = summary_lines(run, width=console.result_width, draw=console.draws_blocks)
-        console.result([*lines, "", *next_commands(run.name)])
+        console.result([*lines, "", *next_commands(run.name, run.end.get("reason"))])
         return 0
     if run.error:
         message = str(run.error.get("message") or "the run failed")

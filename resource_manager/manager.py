@@ -207,6 +207,45 @@ class ResourceManager(RunActions):
                 code = NoGroupsError.exit_code
         return code
 
+    def evaluate(self, reading: Spoken) -> int:
+        """Measure the loss of a run's newest checkpoint on data; trains nothing."""
+        from resource_manager import evaluating
+
+        told = self._settings_of(reading, keep_relative=True)
+        info, before = evaluating.evaluated_run(told, reading.slots)
+        settings = evaluating.evaluation_settings(told, before, info)
+        note = f"measures {info.name} as saved at step {info.checkpoint_step}"
+        request = request_from(
+            {**reading.slots, "model": before.model}, task="evaluate",
+            canonical=reading.canonical, notes=(*self._options.notes, note),
+        )  # fmt: skip
+        finder = self._finder(settings, request)
+        data = evaluating.evaluation_data(request, settings, finder, self._wanted(request))
+        made = make_job(request, settings, data, random.Random())  # noqa: S311 - as in _train
+        job = evaluating.evaluation_job(made, info)
+        check_cache_folder(settings, job)
+        plan = make_plan(request, settings, data, job)
+        plan = msgspec.structs.replace(plan, differences=(), earlier_seconds=None)
+        return self._start(job, plan, plan_only=request.plan_only)
+
+    def estimate(self, reading: Spoken) -> int:
+        """Say what a run would take; starts nothing."""
+        from resource_manager.estimating import as_json, estimate, estimate_lines
+        from resource_manager.runs import list_runs
+
+        settings = self._settings_of(reading)
+        request = request_from(reading.slots, canonical=reading.canonical)
+        data = self._find_data(request, settings, self._finder(settings, request))
+        job = make_job(request, settings, data, random.Random())  # noqa: S311 - as in _train
+        plan = make_plan(request, settings, data, job)
+        found = estimate(job, plan, list_runs(out_dir_of(settings)))
+        lines = estimate_lines(found, plan, self.console.result_width)
+        self.console.result(lines, as_json(found))
+        return 0
+
+    def _wanted(self, request: TrainingRequest) -> Any:
+        return self._options.groups if self._options.groups is not None else request.groups
+
     def inspect(self, reading: Spoken) -> int:
         """Show fields and a few records of a dataset."""
         from resource_manager.record_view import RecordOrder, inspect_target
@@ -219,7 +258,7 @@ class ResourceManager(RunActions):
             shuffle=bool(reading.slots.get("shuffle")),
             seed=settings.value("seed"),
         )
-        wanted = self._options.groups if self._options.groups is not None else request.groups
+        wanted = self._wanted(request)
         found = [
             inspect_target(target, finder, self.console, wanted=wanted, order=order)
             for target in data_targets(request, settings, finder)
@@ -300,7 +339,7 @@ class ResourceManager(RunActions):
         try:
             return finder.find(
                 data_targets(request, settings, finder),
-                wanted=self._options.groups if self._options.groups is not None else request.groups,
+                wanted=self._wanted(request),
                 val_target=val_target(request, settings, finder),
                 use_siblings=request.val is not False,
             )

@@ -86,6 +86,8 @@ def _compute(plan: Plan) -> str:
 
 def _steps(plan: Plan) -> str:
     limits = " or ".join(plan.limits)
+    if plan.task == "evaluate":
+        return f"none: every sample once{f', at most {limits}' if limits else ''}"
     if len(plan.limits) > 1:
         limits += ", whichever comes first"
     if plan.steps is None:

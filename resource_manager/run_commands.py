@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
-from brain.ml.run_files import JOB_FILE, PLOTS_FOLDER
-from brain.ml.training_job import TrainingJob, load_job
+from brain.ml.run_files import PLOTS_FOLDER
+from brain.ml.training_job import TrainingJob
 from resource_manager.job_making import out_dir_of
 from resource_manager.job_settings import job_fields
 from resource_manager.relative_values import make_absolute
+from resource_manager.repeating import ALL_STOP_RULES, NEAREST, earlier_run
 from resource_manager.run_summary import picture
 from resource_manager.runs import (
     RunInfo,
@@ -22,7 +23,7 @@ from resource_manager.runs import (
     wait_stopped,
 )
 from tools_utilities.console import Console
-from tools_utilities.errors import ChangedError, InputNeededError, UsageError
+from tools_utilities.errors import InputNeededError, UsageError
 from tools_utilities.settings import Settings
 from tools_utilities.terminal_text import (
     Line,
@@ -37,8 +38,6 @@ from tools_utilities.terminal_text import (
 STOP_SECONDS = 60.0
 """How long `stop` waits for the runs to save."""
 STATUS_STYLES = {"running": "cyan", "finished": "green", "failed": "error", "lost": "error"}
-STOP_RULES = ("epochs", "max_steps", "max_tokens", "max_samples", "max_seconds")
-NEAREST = ("--override", "sentence")
 
 
 def list_command(settings: Settings, slots: Mapping[str, Any], console: Console) -> int:
@@ -186,15 +185,16 @@ def resumed_job(settings: Settings, slots: Mapping[str, Any]) -> tuple[TrainingJ
         ChangedError: its job file cannot be read by this version.
         UsageError: it is running, or its stop rules are met and no new one was given.
     """
-    info = run_of(settings, slots.get("run"))
+    info, job = earlier_run(settings, slots.get("run"))
     if info.status == "running":
         raise UsageError(f"{info.name} is running", hint=f"`quark show {info.name}` follows it.")
-    try:
-        job = load_job(Path(info.path) / JOB_FILE)
-    except msgspec.DecodeError as error:
-        raise ChangedError(f"{info.path}/{JOB_FILE}: {error}") from error
+    if job.evaluate_only:
+        raise UsageError(
+            f"{info.name} is an evaluation: there is nothing to resume",
+            hint=f"Measure again: quark evaluate {Path(job.init_from or '').name} on DATA",
+        )
     changes = _changes(settings, job, info)
-    if info.status == "finished" and not any(rule in changes for rule in STOP_RULES):
+    if info.status == "finished" and not any(rule in changes for rule in ALL_STOP_RULES):
         raise UsageError(
             f"{info.name} has finished",
             hint=f"Go on with `quark resume {info.name} for 1 more epoch`.",
@@ -223,8 +223,8 @@ def _changes(settings: Settings, job: TrainingJob, info: RunInfo) -> dict[str, A
     also = {"gpus": "processes", "cache_gb": "cache_bytes"}
     names = {also.get(name, name) for name in said} - {"resume"}
     changed = {name: fields[name] for name in fields if name in names}
-    if any(rule in said for rule in STOP_RULES):
+    if any(rule in said for rule in ALL_STOP_RULES):
         # New stop rules stand instead of the old ones: "for 2 more epochs" is not ended by those.
-        changed = {**dict.fromkeys(STOP_RULES), **changed}
+        changed = {**dict.fromkeys(ALL_STOP_RULES), **changed}
         changed["epochs"] = absolute.get("epochs")
     return changed

@@ -14,15 +14,19 @@ from tools_utilities.terminal_text import (
 )
 
 PLOT_HEIGHT = 8
+EVALUATED = "evaluated"
+"""Why a run ended that trained nothing."""
 
 
 def summary_lines(run: LiveRun, *, width: int | None, draw: bool) -> list[Line]:
     """Return the figures of a run that ended and a picture of its loss; `width=None`: off a terminal."""
     end = run.end or run.step
-    rows = [
-        ("steps", f"{human_count(end.get('step') or 0)}, {_epochs(end)}"),
-        ("loss", human_number(end.get("loss"))),
-    ]
+    rows = []
+    if end.get("reason") != EVALUATED:
+        rows = [
+            ("steps", f"{human_count(end.get('step') or 0)}, {_epochs(end)}"),
+            ("loss", human_number(end.get("loss"))),
+        ]
     val_loss = end.get("val_loss", run.evaluation.get("loss"))
     if val_loss is not None:
         # All digits: this is the figure that two runs are compared by.
@@ -60,8 +64,10 @@ def _ended(end: dict[str, Any]) -> str:
     )
 
 
-def next_commands(name: str) -> list[Line]:
-    """Return the commands that make sense after a run."""
+def next_commands(name: str, reason: str | None = None) -> list[Line]:
+    """Return the commands that make sense after a run, by why it ended."""
+    if reason == EVALUATED:
+        return [[Span("next  ", "dim"), f"quark show {name}"]]
     return [
         [Span("next  ", "dim"), f"quark show {name}"],
         [Span("      ", "dim"), f"quark resume {name} for 1 more epoch"],

@@ -49,7 +49,7 @@ def starting_weights(text: str | None, settings: Settings, model: str | None) ->
         DataNotFoundError: there is no whole checkpoint.
     """
     if text is None:
-        text = _last_run_of(settings, model)
+        text = last_run_of(settings, model)
     folder = Path(init_folder(text, settings))
     checkpoints = folder / CHECKPOINTS_FOLDER
     found = list_checkpoints(checkpoints) if checkpoints.is_dir() else [folder]
@@ -79,7 +79,12 @@ def fitted(settings: Settings, weights: StartingWeights) -> Settings:
     )
 
 
-def _last_run_of(settings: Settings, model: str | None) -> str:
+def last_run_of(settings: Settings, model: str | None) -> str:
+    """Return the name of the newest run of a model (None: of any) that has a checkpoint.
+
+    Raises:
+        DataNotFoundError: there is none.
+    """
     out_dir = out_dir_of(settings)
     for info in list_runs(out_dir):
         if info.checkpoint_step is not None and model in (None, job_of(info).model):

@@ -1,6 +1,7 @@
 """The validation loss: mean over every target of every sample, whatever the world size."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 from brain.ml.compute import loss_sum
 from brain.ml.process_group import ProcessGroup
 from brain.ml.stop_request import StopRequest
-from brain.ml.token_source import TokenSource
+from brain.ml.token_source import Batch, TokenSource
 from tools_utilities.errors import DataError, RunStoppedError
 
 
@@ -20,6 +21,28 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     """Nats a token."""
     samples: int
     tokens: int
+
+
+class EvaluationLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one rank ends before the data does: after the batch that reaches one of these."""
+
+    batches: int | None = None
+    samples: int | None = None
+    tokens: int | None = None
+    seconds: float | None = None
+
+    def reached(self, *, batches: int, samples: int, tokens: int, seconds: float) -> bool:
+        """Tell whether enough has been seen."""
+        seen = (
+            (batches, self.batches),
+            (samples, self.samples),
+            (tokens, self.tokens),
+            (seconds, self.seconds),
+        )
+        return any(most is not None and count >= most for count, most in seen)
+
+
+NO_LIMIT = EvaluationLimit()
 
 
 class Evaluator:
@@ -33,7 +56,13 @@ class Evaluator:
         self._device = device
 
     @torch.no_grad()
-    def run(self, model: nn.Module, group: ProcessGroup, stop: StopRequest) -> Evaluation | None:
+    def run(
+        self,
+        model: nn.Module,
+        group: ProcessGroup,
+        stop: StopRequest,
+        limit: EvaluationLimit = NO_LIMIT,
+    ) -> Evaluation | None:
         """Return the loss over all ranks; None when a stop was asked for meanwhile.
 
         Raises:
@@ -42,15 +71,20 @@ class Evaluator:
         model.eval()
         # Summed on the device: reading each loss would wait for it.
         total = torch.zeros((), dtype=torch.float64, device=self._device)
-        samples = tokens = stopped = 0
+        batches = samples = tokens = stopped = 0
+        started = time.monotonic()
         try:
             with stop.interruptible():
-                for loader in self._loaders:
-                    loader.set_epoch(0)
-                    for batch in loader:
-                        total += loss_sum(model, batch, self._precision, self._device).double()
-                        samples += batch.num_samples
-                        tokens += batch.num_targets
+                for batch in self._batches():
+                    total += loss_sum(model, batch, self._precision, self._device).double()
+                    batches += 1
+                    samples += batch.num_samples
+                    tokens += batch.num_targets
+                    seconds = time.monotonic() - started
+                    if limit.reached(
+                        batches=batches, samples=samples, tokens=tokens, seconds=seconds
+                    ):
+                        break
         except RunStoppedError:
             stopped = 1
         model.train()
@@ -62,3 +96,8 @@ class Evaluator:
         if not tokens_all:
             raise DataError("the validation data holds no tokens", hint="Train with no validation.")
         return Evaluation(loss=loss / tokens_all, samples=int(samples_all), tokens=int(tokens_all))
+
+    def _batches(self) -> Iterator[Batch]:
+        for loader in self._loaders:
+            loader.set_epoch(0)
+            yield from loader

@@ -82,7 +82,9 @@ def train(job: TrainingJob, world: World, stop: StopRequest) -> int:
 def _run(session: Session) -> int:
     with session.stop.interruptible():
         # Torch takes seconds to import; signals are heard meanwhile.
-        from brain.ml import training_run
+        from brain.ml import evaluation_run, training_run
+    if session.job.evaluate_only:
+        return evaluation_run.run(session)
     return training_run.run(session)
 
 

@@ -54,7 +54,7 @@ def prepare(session: Session) -> Trainer:
     per_rank = check_job(job, group.world_size)
     device = choose_device(job, group.world)
     precision = choose_precision(job, device)
-    _meet(session, device)
+    meet(session, device)
     make_exact(precision, device)
     seed_everything(job.seed, group.rank)
     found, rejected = _find_checkpoint(job)
@@ -74,7 +74,7 @@ def prepare(session: Session) -> Trainer:
     if found is None or state is None:
         sizes = _estimate_sizes(session, train)
         progress, length = Progress(), RunLength(source_samples=sizes)
-        _load_initial_weights(job, parts)
+        load_initial_weights(job, parts.model)
     else:
         check_fits(state, job, shape)
         progress, length = state.progress, state.length
@@ -139,7 +139,7 @@ def _fields(shape: ModelShape) -> dict[str, int]:
     return {name: getattr(shape, name) for name in ModelShape.__struct_fields__}
 
 
-def _meet(session: Session, device: torch.device) -> None:
+def meet(session: Session, device: torch.device) -> None:
     """Join the ranks; from here on each knows whether the others live."""
     group = session.group
     group.join(device.type)
@@ -205,7 +205,13 @@ def _estimate_sizes(session: Session, sources: Sequence[TokenSource]) -> tuple[i
     return tuple(group.gather_numbers(size)[0] for size in sizes)
 
 
-def _load_initial_weights(job: TrainingJob, parts: Parts) -> None:
+def load_initial_weights(job: TrainingJob, model: torch.nn.Module) -> None:
+    """Give a model the weights that the job starts from, if it names any.
+
+    Raises:
+        DataNotFoundError: the run it names has no whole checkpoint.
+        ChangedError: they are of another model.
+    """
     if job.init_from is None:
         return
     path = Path(job.init_from)
@@ -216,7 +222,7 @@ def _load_initial_weights(job: TrainingJob, parts: Parts) -> None:
         path = found
     else:
         checkpoint_files.check(path)
-    load_weights(path, parts.model)
+    load_weights(path, model)
 
 
 def _tell_start(session: Session, start: TrainerStart, parts: Parts, about: Sequence[str]) -> None:

@@ -1,7 +1,14 @@
 """Measure the loss on data."""
 
+from typing import Any
+
 from knowledge_hub.intent import Intent
 from knowledge_hub.slots import EVALUATE_SLOTS
+
+
+def _run(reading: Any, resources: Any) -> int:
+    return int(resources.evaluate(reading))
+
 
 INTENT: Intent = Intent(
     name="evaluate",
@@ -12,4 +19,5 @@ INTENT: Intent = Intent(
     ),
     needs=("data",),
     slots=EVALUATE_SLOTS,
+    run=_run,
 )

@@ -19,7 +19,7 @@ NAMES = frozenset(
 )  # fmt: skip
 CARRIED_OUT = frozenset(
     [
-        "train", "finetune", "again", "resume", "discover", "inspect", "list", "show", "logs",
+        "train", "finetune", "evaluate", "estimate", "again", "resume", "discover", "inspect", "list", "show", "logs",
         "stop", "delete_run", "clean_cache", "doctor", "demo", "help",
     ]
 )  # fmt: skip

@@ -1,0 +1,86 @@
+"""`estimate`: bytes, steps and time, from the plan and from runs like it."""
+
+import json
+import os
+
+import pytest
+
+from knowledge_hub.hub import KnowledgeHub
+from tests.projects import END, RecordingTarget, Said, make_manager
+
+ONE = ["data/datasets/one"]
+START = {"event": "start", "time": 1.0, "total_steps": 100}
+HUB = KnowledgeHub()
+
+
+def ended(**changes) -> dict[str, object]:
+    return {
+        **END, "step": 100, "epoch": 2.0, "samples": 3200, "tokens": 800_000, "seconds": 40.0,
+        **changes,
+    }  # fmt: skip
+
+
+def estimated(project, **slots) -> dict[str, object]:
+    manager, target, out, _ = make_manager(project, json=True)
+    assert manager.estimate(Said(data=ONE, **slots)) == 0
+    assert target.jobs == []
+    found: dict[str, object] = json.loads(out.getvalue())["estimate"]
+    return found
+
+
+def finished(project, end, **slots) -> None:
+    """Leave a finished run whose launch took 3 s beside its training."""
+    manager, target, _, _ = make_manager(project, RecordingTarget(START, end))
+    manager.train(Said(data=ONE, **slots))
+    job_file = f"{target.jobs[0].run_dir}/job.yaml"
+    launched = float(str(end["time"])) - float(str(end["seconds"])) - 3.0
+    os.utime(job_file, (launched, launched))
+
+
+def test_before_any_run_time_is_unknown_and_a_probe_is_offered(project):
+    manager, target, out, _ = make_manager(project)
+    reading = HUB.read("how long would it take to train quark on data/datasets/one for 2 epochs")
+    assert manager.estimate(reading) == 0
+    text = out.getvalue()
+    assert "unknown: no run like it has finished" in text
+    probe = next(line for line in text.splitlines() if line.startswith("20 steps would tell"))
+    said = HUB.read(probe.partition("quark ")[2])
+    assert (said.status, said.intent) == ("ok", "train")
+    assert (said.slots["max_steps"], said.slots["data"]) == (20, ONE)
+    assert target.jobs == []
+    assert not (project / "runs").exists()
+
+
+def test_bytes_are_those_of_the_passes(project):
+    size = sum(path.stat().st_size for path in (project / "data/datasets/one").glob("train-*"))
+    assert estimated(project, epochs=3)["bytes"] == 3 * size
+    assert estimated(project, max_steps=7)["steps"] == 7
+
+
+def test_time_of_a_run_like_it(project):
+    finished(project, ended(time=1_000_000.0))
+    found = estimated(project, epochs=4)
+    # 400,000 tokens an epoch at 20,000 a second, and 3 s beside.
+    assert found["tokens"] == 1_600_000
+    assert found["seconds"] == pytest.approx(83.0)
+    assert found["steps"] == 200
+    assert found["probe"] is None
+    limited = estimated(project, max_steps=50)
+    assert limited["seconds"] == pytest.approx(23.0)
+    assert estimated(project, epochs=4, max_seconds=30)["seconds"] == pytest.approx(30.0)
+
+
+def test_time_is_not_told_by_another_model_or_a_failed_or_resumed_run(project):
+    finished(project, ended(time=1_000_000.0), layers=2)
+    finished(project, ended(time=1_000_000.0, exit_code=130, reason="interrupt"))
+    manager, _, _, _ = make_manager(project, RecordingTarget(START, ended(), START, ended()))
+    manager.train(Said(data=ONE))
+    assert estimated(project, epochs=1)["seconds"] is None
+
+
+def test_other_data_takes_the_speed_but_not_the_length(project):
+    finished(project, ended(time=1_000_000.0, epoch=0.5))
+    found = estimated(project, epochs=1)
+    assert found["tokens"] != 1_600_000
+    assert found["seconds"] == pytest.approx(3 + float(str(found["tokens"])) / 20_000)
+    assert found["from_run"]
