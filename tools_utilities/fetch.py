@@ -5,11 +5,13 @@ else an etag that is an MD5; without any of them it counts as `unverified`. Some
 like an MD5 and are not one (encryption with KMS keys). So a wrong MD5 is fetched again; when the
 second download has the same bytes and this store never had an etag that was an MD5, the bytes are
 taken, as unverified. A wrong CRC-32C twice is always an error.
+
+Where a response names another etag than the listing did, the object is the listed one only if the
+listed etag is the MD5 of all of its bytes; a range of such an object cannot be proven.
 """
 
 import logging
 import random
-import re
 import time
 from collections.abc import Callable
 from typing import Literal
@@ -31,12 +33,13 @@ from tools_utilities.fetch_attempt import (
     Progress,
     Sink,
     SinkError,
+    is_md5,
+    replaced_error,
 )
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.stream_statistics import StreamStatistics
 
 _LOGGER = logging.getLogger(__name__)
-_MD5 = re.compile(r"[0-9a-f]{32}")
 _PHASE = "get after list"
 _MAX_DOWNLOADS = 2
 _MAX_SILENT_HEADS = 2
@@ -89,6 +92,7 @@ class Fetcher:
         wrong: list[Progress] = []
         while True:
             progress = self._receive(info, (0, info.size_bytes), sink)
+            self._check_version(info, progress)
             self._ask_checksum(info, progress)
             check = self._check(info, progress)
             if check == "wrong" and self._is_no_md5(info, progress, wrong):
@@ -176,7 +180,13 @@ class Fetcher:
 
     def _new_progress(self, info: ObjectInfo, span: tuple[int, int]) -> Progress:
         whole = span == (0, info.size_bytes)
-        return Progress(with_md5=whole and info.crc32c is None and _is_md5(info.etag))
+        return Progress(with_md5=whole and info.crc32c is None and is_md5(info.etag))
+
+    def _check_version(self, info: ObjectInfo, progress: Progress) -> None:
+        found, md5 = progress.other_version, progress.md5
+        if found is not None and (md5 is None or md5.hexdigest() != info.etag):
+            error = replaced_error(self._store.endpoint_id, info, found)
+            raise self._failed(info, (0, info.size_bytes), progress, 1, error)
 
     def _ask_checksum(self, info: ObjectInfo, progress: Progress) -> None:
         """Ask the store for the checksum of an object that would be unverified otherwise.
@@ -281,7 +291,3 @@ class Fetcher:
 
 def _is_transient(error: QuarkError) -> bool:
     return bool(error.detail.get("transient"))
-
-
-def _is_md5(etag: str | None) -> bool:
-    return etag is not None and _MD5.fullmatch(etag) is not None

@@ -5,6 +5,7 @@ connection's own time limit; it can no longer write anywhere.
 """
 
 import hashlib
+import re
 import time
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from tools_utilities.errors import ObjectReplacedError, QuarkError, StoreError
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 
 _LOOKS_PER_WATCH = 20
+_MD5 = re.compile(r"[0-9a-f]{32}")
 
 
 class FetchLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,6 +66,14 @@ class Progress:
         self.md5 = hashlib.md5(usedforsecurity=False) if with_md5 else None
         self.stored_crc32c: str | None = None
         """What the store says of the whole object."""
+        self.other_version: ObjectInfo | None = None
+        """What a response called the object, where that was not the listed etag."""
+
+    def prove_by_md5(self, found: ObjectInfo) -> None:
+        """Note that the bytes are of the listed version only if their MD5 is its etag."""
+        if self.md5 is None:
+            self.md5 = hashlib.md5(usedforsecurity=False)
+        self.other_version = found
 
     def add(self, piece: Buffer) -> None:
         """Count a piece."""
@@ -189,16 +199,17 @@ class FetchAttempt:
             return True
 
     def _check_version(self, found: ObjectInfo) -> None:
-        listed = self._info
-        other_etag = listed.etag and found.etag and listed.etag != found.etag
-        if other_etag or found.size_bytes != listed.size_bytes:
-            raise ObjectReplacedError(
-                f"{self._store.endpoint_id}/{listed.key} is no longer the object that was listed: "
-                f"{found.size_bytes} bytes, version {found.etag}; listed were "
-                f"{listed.size_bytes}, version {listed.etag}",
-                hint="List again; somebody wrote it in the meantime.",
-                key=listed.key,
-            )
+        listed, progress = self._info, self._progress
+        if found.size_bytes == listed.size_bytes:
+            if not (listed.etag and found.etag) or listed.etag == found.etag:
+                return
+            whole = (self._start, self._end) == (0, listed.size_bytes)
+            fresh = progress.md5 is not None or progress.received_bytes == 0
+            if whole and fresh and is_md5(listed.etag):
+                # Some servers list one kind of etag and answer with another: the bytes decide.
+                progress.prove_by_md5(found)
+                return
+        raise replaced_error(self._store.endpoint_id, listed, found)
 
     def _broken(self, reason: str, *, restart: bool = False) -> StoreError:
         return StoreError(
@@ -207,3 +218,19 @@ class FetchAttempt:
             transient=True,
             restart=restart,
         )
+
+
+def is_md5(etag: str | None) -> bool:
+    """Tell whether an etag looks like an MD5."""
+    return etag is not None and _MD5.fullmatch(etag) is not None
+
+
+def replaced_error(store: str, listed: ObjectInfo, found: ObjectInfo) -> ObjectReplacedError:
+    """Return the error of an object that is another version than the listed one."""
+    return ObjectReplacedError(
+        f"{store}/{listed.key} is no longer the object that was listed: "
+        f"{found.size_bytes} bytes, version {found.etag}; listed were "
+        f"{listed.size_bytes}, version {listed.etag}",
+        hint="List again; somebody wrote it in the meantime.",
+        key=listed.key,
+    )

@@ -6,6 +6,7 @@ import pytest
 
 from tests.fault_store import (
     FaultStore,
+    FaultyBody,
     breaks_after,
     busy,
     drips,
@@ -106,10 +107,12 @@ def test_a_body_that_stalls_is_given_up_and_resumed():
 
 def test_what_a_given_up_attempt_still_receives_goes_nowhere():
     released = threading.Event()
-    case = Setting(FaultStore(stalls_after(1500, released)))
+    limits = msgspec.structs.replace(QUICK, max_attempts=1)
+    case = Setting(FaultStore(stalls_after(1500, released)), limits)
     sink = BufferSink(len(DATA))
-    case.fetcher.fetch(case.info, sink)
-    sink.data[:] = bytes(len(DATA))
+    with pytest.raises(StoreError, match="stalled"):
+        case.fetcher.fetch(case.info, sink)
+    sink.data[:] = bytes(len(DATA))  # as a caller may reuse what it gave up
     released.set()
     for thread in threading.enumerate():
         if thread.name == "quark-fetch":
@@ -198,6 +201,36 @@ def test_an_object_of_another_size_or_version_is_a_replaced_one():
     ):
         with pytest.raises(ObjectReplacedError, match="no longer the object"):
             Fetcher(store).fetch_bytes(changed)
+
+
+class OtherEtagStore(FaultStore):
+    """Lists MD5s and answers with etags of another kind; knows no If-Match (nginx before a store)."""
+
+    def get(self, key, *, start=0, end=None, if_etag=None):
+        body = super().get(key, start=start, end=end)
+        named = msgspec.structs.replace(body.info, etag="6b0a151a-fffdd4")
+        return FaultyBody(named, iter(body))
+
+
+def test_an_etag_of_another_kind_is_proven_by_the_md5_of_the_whole():
+    md5 = hashlib.md5(DATA, usedforsecurity=False).hexdigest()
+    case = Setting(OtherEtagStore(breaks_after(1000)), etag=md5, crc32c=None)
+    assert case.fetch() == DATA
+    assert case.fetched.check == "md5"
+    assert case.store.starts == [0, 1000]
+    # A range proves nothing.
+    with pytest.raises(ObjectReplacedError):
+        case.fetcher.fetch_range(case.info, 0, 100)
+
+
+def test_another_etag_and_another_content_is_a_replaced_object():
+    for etag in (hashlib.md5(b"old", usedforsecurity=False).hexdigest(), "0a1b-2"):
+        case = Setting(OtherEtagStore(), etag=etag, crc32c=crc(DATA))
+        with pytest.raises(ObjectReplacedError, match="6b0a151a-fffdd4"):
+            case.fetch()
+        assert len(case.store.gets) == 1
+        with pytest.raises(ObjectReplacedError):
+            case.fetch()
 
 
 def test_a_flipped_bit_is_fetched_again():
