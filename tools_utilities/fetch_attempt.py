@@ -112,9 +112,10 @@ class FetchAttempt:
             QuarkError: what the store says otherwise.
             SinkError: the bytes could not be kept.
         """
+        start = (clock(), self._progress.received_bytes)
         Thread(target=self._receive, args=(sink,), name="quark-fetch", daemon=True).start()
         try:
-            self._watch(limits, clock)
+            self._watch(limits, clock, start)
         except BaseException:
             # Interrupted: the caller will close the sink, so nothing may write to it any more.
             self._give_up("interrupted")
@@ -122,10 +123,11 @@ class FetchAttempt:
         if self._error is not None:
             raise self._error
 
-    def _watch(self, limits: FetchLimits, clock: Callable[[], float]) -> None:
-        before = self._progress.received_bytes
-        marks = deque([(clock(), before)])
-        started = marks[0][0]
+    def _watch(
+        self, limits: FetchLimits, clock: Callable[[], float], start: tuple[float, int]
+    ) -> None:
+        marks = deque([start])
+        started, before = start
         look_seconds = min(limits.watch_seconds, limits.first_byte_seconds) / _LOOKS_PER_WATCH
         while not self._done.wait(look_seconds):
             now, received = clock(), self._progress.received_bytes
