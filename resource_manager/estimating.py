@@ -18,6 +18,8 @@ from tools_utilities.errors import ChangedError
 from tools_utilities.terminal_text import Line, Span, human_bytes, human_count, human_seconds, pairs
 
 PROBE_STEPS = 20
+LEAST_STEPS = 5
+"""In the later half of a run, for its speed to be told from that half."""
 SAME = (
     "model", "layers", "seq_len", "batch_size", "grad_accum", "precision", "device", "processes",
     "nodes", "compile", "optimizer", "tokenizer", "vocab_size",
@@ -45,7 +47,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     tokens_per_second: float
     other_seconds: float
-    """Between its launch and its end, beside training: starting, saving at the end."""
+    """From its launch to its end, beside that: starting, warming up, saving at the end."""
     epoch_tokens: float | None
     """Of its data; None when it did not come far enough to tell."""
     tokens_per_step: float
@@ -130,16 +132,28 @@ def _measured(info: RunInfo) -> Measured | None:
     tokens, seconds, steps = (float(end.get(name) or 0) for name in ("tokens", "seconds", "step"))
     if not tokens or not seconds or not steps:
         return None
+    rate = _settled_rate(events) or tokens / seconds
     epoch = float(end.get("epoch") or 0)
     # A fraction of an epoch is itself an estimate; whole ones are counted.
     epoch_tokens = tokens / epoch if epoch >= 1 and epoch == int(epoch) else None
     return Measured(
         run=info.name,
-        tokens_per_second=tokens / seconds,
-        other_seconds=max(0.0, float(end["time"]) - info.created_at - seconds),
+        tokens_per_second=rate,
+        other_seconds=max(0.0, float(end["time"]) - info.created_at - tokens / rate),
         epoch_tokens=epoch_tokens,
         tokens_per_step=tokens / steps,
     )
+
+
+def _settled_rate(events: Sequence[dict[str, Any]]) -> float | None:
+    """Return the tokens a second of a run's later half: the first steps warm up, once a run."""
+    steps = [event for event in events if event["event"] == "step"]
+    later = steps[len(steps) // 2 :]
+    if len(later) < LEAST_STEPS:
+        return None
+    seconds = float(later[-1]["time"]) - float(later[0]["time"])
+    tokens = float(later[-1]["tokens"]) - float(later[0]["tokens"])
+    return tokens / seconds if seconds > 0 and tokens > 0 else None
 
 
 def _tokens(

@@ -68,12 +68,11 @@ def repeated_settings(settings: Settings, job: TrainingJob, info: RunInfo) -> Se
     if any(rule in said for rule in ALL_STOP_RULES):
         kept |= dict.fromkeys(ALL_STOP_RULES)
     if "batch_scope" not in said:
-        kept["batch_scope"] = None  # a job's batch size is of all ranks
+        kept["batch_scope"] = "global"  # a job's batch size is of all ranks
     values, sources = dict(settings.values), dict(settings.sources)
     for name, value in kept.items():
         values[name] = value
-        is_own = value != KEYS_BY_NAME[name].default
-        sources[name] = f"run {info.name}" if is_own else "default"
+        sources[name] = f"run {info.name}" if _is_own(name, value) else "default"
 
     def base_of(name: str) -> float | None:
         if name == "epochs" and job.epochs is None:
@@ -84,6 +83,16 @@ def repeated_settings(settings: Settings, job: TrainingJob, info: RunInfo) -> Se
     values |= make_absolute(said, base_of)
     sources |= {name: settings.sources[name] for name in said}
     return msgspec.structs.replace(settings, values=values, sources=sources)
+
+
+def _is_own(name: str, value: Any) -> bool:
+    """Tell a value that the run was given from a default, as it is or written into the job."""
+    default = KEYS_BY_NAME[name].default
+    if isinstance(value, list) and default is not None:
+        default = list(default)
+    if name == "cache_bytes":
+        return bool(value != KEYS_BY_NAME["cache_gb"].default * 1e9)
+    return value is not None and value != default
 
 
 def settings_of_job(job: TrainingJob) -> dict[str, Any]:

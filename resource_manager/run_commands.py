@@ -12,7 +12,7 @@ from resource_manager.job_making import out_dir_of
 from resource_manager.job_settings import job_fields
 from resource_manager.relative_values import make_absolute
 from resource_manager.repeating import ALL_STOP_RULES, NEAREST, earlier_run
-from resource_manager.run_summary import picture
+from resource_manager.run_summary import EVALUATED, picture
 from resource_manager.runs import (
     RunInfo,
     find_run,
@@ -99,9 +99,13 @@ def show_command(settings: Settings, slots: Mapping[str, Any], console: Console)
 
 def _facts(info: RunInfo, steps: list[dict[str, Any]]) -> list[tuple[str, str]]:
     total = f" of {info.total_steps}" if info.total_steps else ""
-    facts = [
-        ("steps", f"{info.step}{total}, epoch {info.epoch:.2f}"),
-        ("loss", human_number(info.loss)),
+    facts = []
+    if info.reason != EVALUATED:
+        facts = [
+            ("steps", f"{info.step}{total}, epoch {info.epoch:.2f}"),
+            ("loss", human_number(info.loss)),
+        ]
+    facts += [
         ("validation loss", "-" if info.val_loss is None else f"{info.val_loss:.9g}"),
         ("samples", f"{human_count(info.samples)} ({human_count(info.tokens)} tokens)"),
         ("time", human_seconds(max(0.0, info.seen_at - info.created_at))),

@@ -84,3 +84,18 @@ def test_other_data_takes_the_speed_but_not_the_length(project):
     assert found["tokens"] != 1_600_000
     assert found["seconds"] == pytest.approx(3 + float(str(found["tokens"])) / 20_000)
     assert found["from_run"]
+
+
+def test_speed_is_that_of_the_later_half(project):
+    # 10 slow steps of 1 s, then 10 of 0.1 s, 1,000 tokens each.
+    steps: list[dict[str, object]] = [
+        {"event": "step", "step": n + 1, "tokens": 1000 * (n + 1),
+         "time": 1000.0 + (n if n < 10 else 9 + (n - 9) * 0.1)}
+        for n in range(20)
+    ]  # fmt: skip
+    end = ended(time=1012.0, step=20, tokens=20_000, epoch=1.0, seconds=11.0)
+    manager, target, _, _ = make_manager(project, RecordingTarget(START, *steps, end))
+    manager.train(Said(data=ONE))
+    os.utime(f"{target.jobs[0].run_dir}/job.yaml", (998.0, 998.0))
+    # 10,000 tokens a second; the run took 14 s, 12 of them beside that speed.
+    assert estimated(project, epochs=10)["seconds"] == pytest.approx(12 + 20, rel=0.01)

@@ -53,6 +53,7 @@ def test_the_run_stands_above_the_environment_and_below_the_sentence(trained):
     why = {item.name: item.why for item in plan_of(job).settings}
     assert why["seed"] == "run fox-1"
     assert why["keep"] == "sentence"
+    assert not {"betas", "cache_bytes", "batch_scope", "prefetch"} & why.keys()  # defaults
     assert plan_of(job).differences == ("keep: 7 → 2",)
 
 
