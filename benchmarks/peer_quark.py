@@ -5,7 +5,7 @@ Everything is on: shuffle at its default, exact order, the checksum of every sha
 one int64 tensor a batch for tokens, and the harness reads every field of every sample.
 """
 
-import os
+from pathlib import Path
 
 from common import SEQ, drive
 
@@ -19,7 +19,7 @@ def make_dataset(cfg):
 
     manager = StreamingManager(
         cfg["bucket"],
-        cache_dir=os.path.join(cfg["cache"], "quark"),
+        cache_dir=Path(cfg["cache"], "quark"),
         cache_gb=20,
         endpoint_url=cfg["endpoint"],
     )
