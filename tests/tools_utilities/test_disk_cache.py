@@ -1,4 +1,3 @@
-import hashlib
 import os
 import signal
 import stat
@@ -10,81 +9,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.cache_parts import (
+    MB,
+    content,
+    entries,
+    files,
+    folder_bytes,
+    has,
+    held,
+    identity,
+    lease,
+    store,
+)
 from tools_utilities.checksum import crc32c, encode_crc32c
-from tools_utilities.disk_cache import CachedFile, DiskCache, EntryId, entry_id
+from tools_utilities.disk_cache import DiskCache, entry_id
 from tools_utilities.object_store import ObjectInfo
-
-MB = 1_000_000
-
-
-class SmallDisk:
-    """A disk of a given size with something else on it; `full` refuses all allocation."""
-
-    def __init__(self, total: int, folder: Path, others: int = 0, *, full: bool = False):
-        self.total, self.folder, self.others, self.full = total, folder, others, full
-
-    def free_and_total_bytes(self, folder: Path) -> tuple[int, int]:
-        return self.total - self.others - folder_bytes(self.folder), self.total
-
-    def allocate(self, fd: int, num_bytes: int) -> None:
-        if self.full:
-            raise OSError(28, "No space left on device")
-        os.ftruncate(fd, num_bytes)
-
-
-def files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
-
-
-def folder_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in files(folder))
-
-
-def entries(folder: Path) -> list[Path]:
-    return [path for path in files(folder) if path.parent.parent.name == "objects"]
-
-
-def content(key: str, size: int) -> bytes:
-    return (hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest() * (size // 32 + 1))[
-        :size
-    ]
-
-
-def identity(key: str, size: int = MB, **changes: str) -> EntryId:
-    info = ObjectInfo(key=key, size_bytes=size, etag=changes.pop("etag", "v1"), **changes)
-    found = entry_id("s3://bucket", info)
-    assert found is not None
-    return found
-
-
-def store(cache: DiskCache, key: str, size: int = MB) -> bool:
-    reservation = cache.reserve(identity(key, size))
-    if reservation is None:
-        return False
-    data = content(key, size)
-    reservation.write(0, data)
-    reservation.publish(crc32c(data)).close()
-    return True
-
-
-def lease(cache: DiskCache, key: str) -> CachedFile:
-    found = cache.open(identity(key))
-    assert found is not None
-    return found
-
-
-def has(cache: DiskCache, key: str, size: int = MB) -> bool:
-    found = cache.open(identity(key, size))
-    if found is None:
-        return False
-    assert bytes(found.view) == content(key, size)
-    found.close()
-    return True
-
-
-def held(cache: DiskCache, keys: str) -> str:
-    return "".join(key for key in keys if has(cache, key))
-
 
 # Names.
 
@@ -225,115 +164,6 @@ def test_slices_stay_valid_after_close_and_eviction(tmp_path):
     assert bytes(piece) == content("a", MB)[10:20]
 
 
-# The budget.
-
-
-@pytest.mark.parametrize("policy", ["lru", "next_use"])
-def test_the_folder_never_exceeds_the_budget(tmp_path, policy):
-    budget = int(3.5 * MB)
-    cache = DiskCache(tmp_path, budget, policy=policy)
-    for number in range(12):
-        assert store(cache, f"k{number}")
-        assert folder_bytes(tmp_path) <= budget
-    assert len(entries(tmp_path)) == 3
-
-
-def test_a_reservation_counts_before_it_is_written(tmp_path):
-    cache = DiskCache(tmp_path, int(2.5 * MB))
-    one, two = cache.reserve(identity("a")), cache.reserve(identity("b"))
-    assert one is not None
-    assert two is not None
-    assert cache.reserve(identity("c")) is None
-    one.discard()
-    assert cache.reserve(identity("c")) is not None
-
-
-def test_an_object_larger_than_the_budget_gets_no_room(tmp_path):
-    cache = DiskCache(tmp_path, MB)
-    assert store(cache, "a", 1000)
-    assert cache.reserve(identity("big", 2 * MB)) is None
-    assert has(cache, "a", 1000)  # and evicts nothing
-
-
-def test_lru_evicts_what_was_not_opened_for_longest(tmp_path):
-    cache = DiskCache(tmp_path, int(3.5 * MB), policy="lru")
-    for key in "abc":
-        assert store(cache, key)
-        time.sleep(0.01)
-    assert has(cache, "a")
-    assert store(cache, "d")
-    assert held(cache, "abcd") == "acd"
-
-
-def test_next_use_evicts_what_is_needed_last(tmp_path):
-    cache = DiskCache(tmp_path, int(3.5 * MB))
-    for key in "abc":
-        assert store(cache, key)
-    cache.set_order([identity(key).digest for key in "dcab"])
-    assert store(cache, "d")
-    assert held(cache, "abcd") == "acd"
-
-
-def test_what_another_process_announced_is_kept(tmp_path):
-    mine, theirs = (DiskCache(tmp_path, int(3.5 * MB)) for _ in range(2))
-    for key in "abc":
-        assert store(mine, key)
-    theirs.set_order([identity(key).digest for key in "xcb"])
-    assert store(mine, "d")
-    assert held(mine, "abcd") == "bcd"
-
-
-def test_reading_ahead_never_evicts_what_is_needed_before(tmp_path):
-    cache = DiskCache(tmp_path, int(2.5 * MB))
-    for key in "ab":
-        assert store(cache, key)
-    cache.set_order([identity(key).digest for key in "xabcd"])
-    assert cache.reserve(identity("c"), ahead=True) is None
-    assert cache.reserve(identity("c")) is not None  # somebody waits for this one
-    assert held(cache, "ab") == "a"
-
-
-def test_an_open_entry_is_not_evicted(tmp_path):
-    cache, other = (DiskCache(tmp_path, int(2.5 * MB), policy="lru") for _ in range(2))
-    for key in "ab":
-        assert store(cache, key)
-    first = lease(cache, "a")
-    assert store(other, "c")
-    assert held(other, "abc") == "ac"
-    second = lease(cache, "c")
-    assert other.reserve(identity("d")) is None
-    first.close()
-    second.close()
-    assert store(other, "d")
-
-
-def test_five_percent_of_the_disk_stay_free(tmp_path):
-    disk = SmallDisk(4 * MB, tmp_path, others=MB)
-    cache = DiskCache(tmp_path, 100 * MB, disk=disk, policy="lru")
-    for number in range(6):
-        assert store(cache, f"k{number}")
-        assert disk.free_and_total_bytes(tmp_path)[0] >= 0.05 * disk.total
-    assert len(entries(tmp_path)) == 2
-
-
-def test_a_disk_full_of_other_things_gives_no_room_and_one_warning(tmp_path, caplog):
-    cache = DiskCache(tmp_path, 100 * MB, disk=SmallDisk(4 * MB, tmp_path, others=4 * MB))
-    assert cache.reserve(identity("a")) is None
-    assert cache.reserve(identity("b")) is None
-    [record] = caplog.records
-    assert str(tmp_path) in record.getMessage()
-    assert f"{MB} bytes needed" in record.getMessage()
-    assert "bytes free" in record.getMessage()
-
-
-def test_a_disk_that_fills_up_between_counting_and_allocating_gives_no_room(tmp_path, caplog):
-    cache = DiskCache(tmp_path, 100 * MB, disk=SmallDisk(9 * MB, tmp_path, full=True))
-    before = folder_bytes(tmp_path)
-    assert cache.reserve(identity("a")) is None
-    assert folder_bytes(tmp_path) == before
-    assert "is full" in caplog.text
-
-
 # What is not the cache's own.
 
 
@@ -371,7 +201,8 @@ def test_files_that_the_cache_did_not_make_are_never_touched(tmp_path):
 DIE = """
 import os, signal, sys
 from pathlib import Path
-from tests.tools_utilities.test_disk_cache import DiskCache, MB, content, identity, store
+from tests.cache_parts import MB, content, identity, store
+from tools_utilities.disk_cache import DiskCache
 cache = DiskCache(Path(sys.argv[1]), 4 * MB)
 store(cache, "kept")
 lease = cache.open(identity("kept"))

@@ -1,0 +1,74 @@
+import msgspec
+
+from tests.fault_store import FaultStore
+from tests.stream_parts import content, entries, read_all, reader_of
+from tools_utilities.checksum import crc32c, encode_crc32c
+from tools_utilities.disk_cache import DiskCache
+from tools_utilities.fetch import Fetcher
+from tools_utilities.shard_reader import ShardReader
+from tools_utilities.stream_statistics import StreamStatistics
+
+# Without a cache, and objects that do not fit.
+
+
+def test_an_object_larger_than_cache_and_memory_is_read_in_ranges(tmp_path):
+    store = FaultStore()
+    data = content("big", 20_000_000)
+    info = store.put("big", data)
+    statistics = StreamStatistics()
+    reader = ShardReader(
+        store,
+        Fetcher(store, statistics=statistics),
+        statistics,
+        cache=DiskCache(tmp_path, 1_000_000),
+        concurrency=2,
+        read_ahead_bytes=500_000,
+        memory_bytes=1_000_000,
+    )
+    reader.set_order([info])
+    shard = reader.open_shard(info)
+    assert shard.path is None
+    assert bytes(shard.read(0, 100)) == data[:100]
+    assert bytes(shard.read(50, 200)) == data[50:200]  # the same window
+    assert bytes(shard.read(3_000_000, 9_000_000)) == data[3_000_000:9_000_000]
+    assert bytes(shard.read(19_999_990, 30_000_000)) == data[-10:]
+    assert bytes(shard.read(20_000_000, 20_000_001)) == b""
+    assert all(etag == info.etag for *_, etag in store.gets)
+    assert len(store.gets) == 3
+    assert not entries(tmp_path)
+
+
+def test_without_a_cache_whole_objects_are_verified_in_memory():
+    from tests.fault_store import flips
+
+    store = FaultStore(flips(10))
+    data = content("k", 5000)
+    info = msgspec.structs.replace(store.put("k", data), crc32c=encode_crc32c(crc32c(data)))
+    reader = reader_of(store)
+    assert read_all(reader, info) == data
+    assert read_all(reader, info) == data
+    assert len(store.gets) == 2  # the bad one and the good one; then it is at hand
+
+
+def test_memory_stays_within_its_budget():
+    store = FaultStore()
+    infos = [store.put(f"k{n}", content(str(n), 250)) for n in range(10)]
+    reader = reader_of(store, memory_bytes=1000)
+    shards = [reader.open_shard(info) for info in infos]
+    assert reader._pool._used_bytes <= 1000
+    for number, shard in enumerate(shards):
+        assert bytes(shard.read(0, 250)) == content(str(number), 250)
+        shard.close()
+    assert read_all(reader, infos[9]) == content("9", 250)
+    assert reader._pool._used_bytes <= 1000
+
+
+def test_a_range_is_fetched_alone_unless_the_object_is_cached(tmp_path):
+    store = FaultStore()
+    info = store.put("k", content("k", 5000))
+    reader = reader_of(store, tmp_path)
+    assert reader.read_range(info, 100, 200) == content("k", 5000)[100:200]
+    assert store.gets == [("k", 100, 200, info.etag)]
+    assert read_all(reader, info)
+    assert reader.read_range(info, 4990, 9999) == content("k", 5000)[4990:]
+    assert len(store.gets) == 2
