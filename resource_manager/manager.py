@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from brain.ml.training_job import TrainingJob
+from resource_manager.data_actions import DataActions
 from resource_manager.data_finding import DataFinder, FoundData, Limits, NoGroupsError
 from resource_manager.group_choice import Chooser, choices_of, several_groups_error
 from resource_manager.job_making import check_cache_folder, make_job, make_plan, out_dir_of
@@ -21,22 +22,22 @@ from resource_manager.launching import start_run
 from resource_manager.plan import Plan
 from resource_manager.plan_screen import plan_lines
 from resource_manager.relative_values import make_absolute
-from resource_manager.run_actions import RunActions, Spoken
+from resource_manager.run_actions import Spoken
 from resource_manager.training_request import (
     REQUEST_SLOTS,
     TrainingRequest,
     data_targets,
-    path_target,
     request_from,
     val_target,
 )
 from tools_utilities.console import SCHEMA, Console
 from tools_utilities.errors import UsageError
-from tools_utilities.group_lines import detail_lines, failure_lines, folder_lines, group_lines
+from tools_utilities.group_lines import failure_lines, folder_lines
 from tools_utilities.scripts.dataset_discovery import ShardGroup
 from tools_utilities.setting_keys import KEYS_BY_NAME
 from tools_utilities.settings import Settings, load_settings
 from tools_utilities.terminal_picker import choice_lines
+from tools_utilities.terminal_text import Line
 
 
 class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,13 +46,15 @@ class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
     groups: str | None = None
     """`--groups`; wins over what the sentence says."""
     plan_only: bool = False
+    plan_file: Path | None = None
+    """`--out`: where a plan that is only shown is kept."""
     command: str = "quark"
     """The command as typed, for hints that are ready to run."""
     notes: tuple[str, ...] = ()
     """What the plan records of how the sentence was read (ignored words)."""
 
 
-class ResourceManager(RunActions):
+class ResourceManager(DataActions):
     """Carries commands out; constructs without arguments.
 
     `settings` are read anew for every command unless given. `choose_shard_groups` chooses among
@@ -127,12 +130,27 @@ class ResourceManager(RunActions):
     def _start(self, job: TrainingJob, plan: Plan, *, plan_only: bool) -> int:
         """Show the plan, ask, launch and watch."""
         plan_only = plan_only or self._options.plan_only
+        if plan_only and self._options.plan_file is not None:
+            self._save_plan(self._options.plan_file, job, plan)
         self._show_plan(plan, plan_only=plan_only)
         if plan_only:
             return 0
-        if not self._confirmed(f"Start {job.name}?"):
+        if not self._confirmed(f"Start {job.name}?", job, plan):
             return UsageError.exit_code
         return start_run(job, plan, self._launch_target(), self.console)
+
+    def run_saved_plan(self, path: Path) -> int:
+        """Carry out a plan exactly as it was saved.
+
+        Raises:
+            ChangedError: the file was edited, or the data or the weights are not what they were.
+        """
+        from resource_manager.saved_plan import check_unchanged, load_plan
+
+        saved = load_plan(path)
+        finder = self._finder(self._settings_for({}, {}), request_from({}))
+        check_unchanged(saved, finder.objects)
+        return self._start(saved.job, saved.plan, plan_only=False)
 
     def finetune(self, reading: Spoken) -> int:
         """Train on from the weights of a checkpoint."""
@@ -179,34 +197,6 @@ class ResourceManager(RunActions):
             return UsageError.exit_code
         return start_run(job, None, self._launch_target(), self.console)
 
-    def discover(self, reading: Spoken) -> int:
-        """Show the shard groups below a path."""
-        settings = self._settings_of(reading)
-        request = request_from(reading.slots)
-        finder = self._finder(settings, request)
-        code = 0
-        for text in request.data:
-            target = path_target(text, settings, finder, allow_root=True)
-            found = finder.discover(target)
-            data = {"schema": SCHEMA, **msgspec.to_builtins(found)}
-            notes = [f"note: {target.note}"] if target.note else []
-            self.console.note(*notes)
-            lines = (
-                choice_lines(choices_of(found.groups), width=self.console.result_width)
-                if self.console.result_width is not None
-                else group_lines(data, human=True)
-            )
-            more = detail_lines(data) if self.console.about.verbose else []
-            self.console.result([*lines, *more], data)
-            if not found.groups:
-                self.console.note(*folder_lines(data, human=True), *failure_lines(data))
-                self.console.failure(
-                    f"{found.store}/{found.root}: no shard group qualifies",
-                    "Look deeper (depth 5) or take smaller groups (--override min_objects=1).",
-                )
-                code = NoGroupsError.exit_code
-        return code
-
     def evaluate(self, reading: Spoken) -> int:
         """Measure the loss of a run's newest checkpoint on data; trains nothing."""
         from resource_manager import evaluating
@@ -228,43 +218,8 @@ class ResourceManager(RunActions):
         plan = msgspec.structs.replace(plan, differences=(), earlier_seconds=None)
         return self._start(job, plan, plan_only=request.plan_only)
 
-    def estimate(self, reading: Spoken) -> int:
-        """Say what a run would take; starts nothing."""
-        from resource_manager.estimating import as_json, estimate, estimate_lines
-        from resource_manager.runs import list_runs
-
-        settings = self._settings_of(reading)
-        request = request_from(reading.slots, canonical=reading.canonical)
-        data = self._find_data(request, settings, self._finder(settings, request))
-        job = make_job(request, settings, data, random.Random())  # noqa: S311 - as in _train
-        plan = make_plan(request, settings, data, job)
-        found = estimate(job, plan, list_runs(out_dir_of(settings)))
-        lines = estimate_lines(found, plan, self.console.result_width)
-        self.console.result(lines, as_json(found))
-        return 0
-
     def _wanted(self, request: TrainingRequest) -> Any:
         return self._options.groups if self._options.groups is not None else request.groups
-
-    def inspect(self, reading: Spoken) -> int:
-        """Show fields and a few records of a dataset."""
-        from resource_manager.record_view import RecordOrder, inspect_target
-
-        settings = self._settings_of(reading)
-        request = request_from(reading.slots)
-        finder = self._finder(settings, request)
-        order = RecordOrder(
-            count=reading.slots.get("max_samples") or RecordOrder().count,
-            shuffle=bool(reading.slots.get("shuffle")),
-            seed=settings.value("seed"),
-        )
-        wanted = self._wanted(request)
-        found = [
-            inspect_target(target, finder, self.console, wanted=wanted, order=order)
-            for target in data_targets(request, settings, finder)
-        ]
-        self.console.event({"schema": SCHEMA, "data": found})
-        return 0
 
     def demo(self, reading: Spoken) -> int:
         """Show the whole path on real parts, and check what is promised of it."""
@@ -357,11 +312,28 @@ class ResourceManager(RunActions):
             self.console.note(*plan_lines(plan, width=self.console.note_width))
             self.console.event(data)
 
-    def _confirmed(self, question: str) -> bool:
+    def _save_plan(self, path: Path, job: TrainingJob, plan: Plan) -> None:
+        from resource_manager.saved_plan import save_plan
+
+        finder = self._finder(self._settings_for({}, {}), request_from({}))
+        save_plan(path, job, plan, finder.objects)
+        self.console.note(f"saved: {path}; carry it out with: quark --from-plan {path}")
+
+    def _confirmed(
+        self, question: str, job: TrainingJob | None = None, plan: Plan | None = None
+    ) -> bool:
         # Off a terminal the command itself is the confirmation.
         if self.console.about.yes or not self.console.can_ask:
             return True
-        if self.console.confirm(question):
+
+        def why(answer: str) -> list[Line] | None:
+            from resource_manager.provenance import why_question
+
+            if job is None or plan is None:
+                return None
+            return why_question(answer, job, plan, self.console.note_width)
+
+        if self.console.confirm(question, explain=why):
             return True
         self.console.note("Nothing was started.")
         return False

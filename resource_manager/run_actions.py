@@ -24,6 +24,15 @@ class RunActions:
     def _settings_of(self, reading: Spoken, *, keep_relative: bool = False) -> Settings:
         raise NotImplementedError
 
+    def _settings_for(
+        self,
+        sentence: Mapping[str, Any],
+        overrides: Mapping[str, Any],
+        *,
+        keep_relative: bool = False,
+    ) -> Settings:
+        raise NotImplementedError
+
     def list_runs(self, reading: Spoken) -> int:
         """List the runs, newest first."""
         from resource_manager.run_commands import list_command
@@ -59,6 +68,16 @@ class RunActions:
         from resource_manager.removal import clean_command
 
         return clean_command(self._settings_of(reading), reading.slots, self.console)
+
+    def why(self, name: str, run: str | None = None) -> int:
+        """Say where a value of a run (the last one) came from; without any run, of a setting.
+
+        Raises:
+            UsageError: nobody knows the name.
+        """
+        from resource_manager.provenance import why_command
+
+        return why_command(self._settings_for({}, {}), name, run, self.console)
 
     def doctor(self, reading: Spoken) -> int:
         """Check this machine and the configured store."""

@@ -130,8 +130,16 @@ class Console:
         if hint:
             self.note([Span("hint: ", "cyan"), hint])
 
-    def confirm(self, question: str, *, default: bool = True) -> bool:
+    def confirm(
+        self,
+        question: str,
+        *,
+        default: bool = True,
+        explain: Callable[[str], Sequence[Line] | None] = lambda _answer: None,
+    ) -> bool:
         """Ask yes or no at the terminal; the end of input is no.
+
+        `explain(answer)` returns what another answer is answered with, or None.
 
         Raises:
             InputNeededError: nobody can be asked.
@@ -143,7 +151,7 @@ class Console:
                 return False
             if answer.strip().lower() in answers:
                 return answers[answer.strip().lower()]
-            self.note("Please answer y or n.")
+            self.note(*(explain(answer) or ["Please answer y or n."]))
 
     def ask(self, question: str) -> str:
         """Ask for one line of text; empty when the input ended.

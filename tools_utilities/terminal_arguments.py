@@ -21,7 +21,7 @@ SWITCHES = {
     "--help": "help",
     "--version": "version",
 }
-VALUED = ("--override", "--groups", "--bucket")
+VALUED = ("--override", "--groups", "--bucket", "--out", "--from-plan")
 _OVERRIDE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\s*=")
 
 HELP = """\
@@ -31,6 +31,7 @@ usage:
   quark "SENTENCE" [flags]        read it, show the plan, run it
   quark explain "SENTENCE"        show how a sentence is read; touches nothing
   quark help [WORD]               what can be said
+  quark why SETTING [RUN]         where a value of a run came from
 
 examples:
   quark "train quark with data/datasets/alphagenome"
@@ -44,6 +45,8 @@ flags:
   --groups 1,3-5           take these shard groups (also: all, largest)
   --bucket NAME            bucket or store URI, as --override bucket=NAME
   --plan                   show the plan and stop; nothing is written or started
+  --out FILE               with --plan: keep the plan in a file
+  --from-plan FILE         carry out a kept plan exactly, or refuse
   --yes                    do not ask before starting
   --no-input               never ask; what needs an answer ends with exit code 2
   --json                   stdout holds JSON only; a run writes one event a line
@@ -64,6 +67,10 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     overrides: tuple[str, ...] = ()
     """`key=value` texts in the order given."""
     groups: str | None = None
+    out: str | None = None
+    """Where `--plan` keeps the plan."""
+    from_plan: str | None = None
+    """A kept plan to carry out."""
     yes: bool = False
     plan: bool = False
     json: bool = False
@@ -104,9 +111,15 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
     return Arguments(
         words=tuple(words),
         overrides=(*buckets, *valued["--override"]),
-        groups=valued["--groups"][-1] if valued["--groups"] else None,
+        groups=_last(valued["--groups"]),
+        out=_last(valued["--out"]),
+        from_plan=_last(valued["--from-plan"]),
         **switches,
     )
+
+
+def _last(values: list[str]) -> str | None:
+    return values[-1] if values else None
 
 
 def _next_value(flag: str, rest: list[str]) -> str:

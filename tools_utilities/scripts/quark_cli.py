@@ -23,6 +23,8 @@ from tools_utilities.terminal_arguments import HELP, Arguments, parse_arguments
 
 INTERRUPTED = 130
 DISTRIBUTION = "quark-launcher"
+PLANNED = ("train", "finetune", "again", "evaluate")
+"""The intents that make a plan."""
 
 
 def main() -> None:
@@ -70,11 +72,39 @@ def _run(arguments: Arguments, argv: Sequence[str], console: Console) -> int:
     if arguments.version:
         console.result([f"quark {_version()}"])
         return 0
+    if arguments.from_plan is not None:
+        return _from_plan(arguments, argv, console)
     if not arguments.words:
         return _session(arguments, console)
+    return _say(arguments, argv, console)
+
+
+def _say(arguments: Arguments, argv: Sequence[str], console: Console) -> int:
     if arguments.words[0] == "explain" and len(arguments.words) > 1:
         return _explain(arguments, console)
+    asked = " ".join(arguments.words).split()
+    if asked[:1] == ["why"]:
+        return _why(asked[1:], console)
     return _carry_out(arguments, argv, console)
+
+
+def _from_plan(arguments: Arguments, argv: Sequence[str], console: Console) -> int:
+    """Carry out a kept plan; nothing may be said beside it, since it is carried out exactly."""
+    if arguments.words or arguments.overrides or arguments.groups or arguments.out:
+        raise UsageError(
+            "--from-plan carries the plan out as it is: no sentence and no setting beside it",
+            hint="Make a new plan: --plan --out FILE.",
+        )
+    resources = _resources(arguments, (), argv, console)
+    return int(resources.run_saved_plan(Path(str(arguments.from_plan))))
+
+
+def _why(words: Sequence[str], console: Console) -> int:
+    from resource_manager.manager import ResourceManager
+
+    if len(words) not in (1, 2):
+        raise UsageError("why: one setting, and a run if it is not the last", hint="quark why lr")
+    return ResourceManager(console=console).why(*words)
 
 
 def _session(arguments: Arguments, console: Console) -> int:
@@ -164,16 +194,30 @@ def _run_intent(
     console: Console,
 ) -> int:
     from knowledge_hub.carrying_out import carry_out
+
+    planned = arguments.plan or reading.slots.get("plan_only")
+    if arguments.out is not None and not (planned and reading.intent in PLANNED):
+        raise UsageError(
+            "--out keeps the plan of a run that is only shown",
+            hint='quark "train …" --plan --out plan.json',
+        )
+    resources = _resources(arguments, ignored, argv, console)
+    return carry_out(reading, resources, plan_only=arguments.plan)
+
+
+def _resources(
+    arguments: Arguments, ignored: Sequence[str], argv: Sequence[str], console: Console
+) -> Any:
     from resource_manager.manager import CommandOptions, ResourceManager
 
     options = CommandOptions(
         groups=arguments.groups,
         plan_only=arguments.plan,
+        plan_file=None if arguments.out is None else Path(arguments.out),
         command=shlex.join(["quark", *argv]),
         notes=tuple(f"ignored: {word}" for word in ignored),
     )
-    resources = ResourceManager(console=console, options=options)
-    return carry_out(reading, resources, plan_only=arguments.plan)
+    return ResourceManager(console=console, options=options)
 
 
 if __name__ == "__main__":

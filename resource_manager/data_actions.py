@@ -1,0 +1,99 @@
+"""The part of the ResourceManager that looks at data and starts nothing: discover, inspect, estimate."""
+
+import random
+from typing import Any
+
+import msgspec
+
+from resource_manager.data_finding import DataFinder, FoundData, NoGroupsError
+from resource_manager.group_choice import choices_of
+from resource_manager.job_making import make_job, make_plan, out_dir_of
+from resource_manager.run_actions import RunActions, Spoken
+from resource_manager.training_request import (
+    TrainingRequest,
+    data_targets,
+    path_target,
+    request_from,
+)
+from tools_utilities.console import SCHEMA
+from tools_utilities.group_lines import detail_lines, failure_lines, folder_lines, group_lines
+from tools_utilities.settings import Settings
+from tools_utilities.terminal_picker import choice_lines
+
+
+class DataActions(RunActions):
+    """Commands on data."""
+
+    def _finder(self, settings: Settings, request: TrainingRequest) -> DataFinder:
+        raise NotImplementedError
+
+    def _find_data(
+        self, request: TrainingRequest, settings: Settings, finder: DataFinder
+    ) -> FoundData:
+        raise NotImplementedError
+
+    def _wanted(self, request: TrainingRequest) -> Any:
+        raise NotImplementedError
+
+    def discover(self, reading: Spoken) -> int:
+        """Show the shard groups below a path."""
+        settings = self._settings_of(reading)
+        request = request_from(reading.slots)
+        finder = self._finder(settings, request)
+        code = 0
+        for text in request.data:
+            target = path_target(text, settings, finder, allow_root=True)
+            found = finder.discover(target)
+            data = {"schema": SCHEMA, **msgspec.to_builtins(found)}
+            notes = [f"note: {target.note}"] if target.note else []
+            self.console.note(*notes)
+            lines = (
+                choice_lines(choices_of(found.groups), width=self.console.result_width)
+                if self.console.result_width is not None
+                else group_lines(data, human=True)
+            )
+            more = detail_lines(data) if self.console.about.verbose else []
+            self.console.result([*lines, *more], data)
+            if not found.groups:
+                self.console.note(*folder_lines(data, human=True), *failure_lines(data))
+                self.console.failure(
+                    f"{found.store}/{found.root}: no shard group qualifies",
+                    "Look deeper (depth 5) or take smaller groups (--override min_objects=1).",
+                )
+                code = NoGroupsError.exit_code
+        return code
+
+    def inspect(self, reading: Spoken) -> int:
+        """Show fields and a few records of a dataset."""
+        from resource_manager.record_view import RecordOrder, inspect_target
+
+        settings = self._settings_of(reading)
+        request = request_from(reading.slots)
+        finder = self._finder(settings, request)
+        order = RecordOrder(
+            count=reading.slots.get("max_samples") or RecordOrder().count,
+            shuffle=bool(reading.slots.get("shuffle")),
+            seed=settings.value("seed"),
+        )
+        wanted = self._wanted(request)
+        found = [
+            inspect_target(target, finder, self.console, wanted=wanted, order=order)
+            for target in data_targets(request, settings, finder)
+        ]
+        self.console.event({"schema": SCHEMA, "data": found})
+        return 0
+
+    def estimate(self, reading: Spoken) -> int:
+        """Say what a run would take; starts nothing."""
+        from resource_manager.estimating import as_json, estimate, estimate_lines
+        from resource_manager.runs import list_runs
+
+        settings = self._settings_of(reading)
+        request = request_from(reading.slots, canonical=reading.canonical)
+        data = self._find_data(request, settings, self._finder(settings, request))
+        job = make_job(request, settings, data, random.Random())  # noqa: S311 - as in _train
+        plan = make_plan(request, settings, data, job)
+        found = estimate(job, plan, list_runs(out_dir_of(settings)))
+        lines = estimate_lines(found, plan, self.console.result_width)
+        self.console.result(lines, as_json(found))
+        return 0
