@@ -87,7 +87,7 @@ def as_record_error(key: str, what: str) -> Iterator[None]:
         yield
     except QuarkError:
         raise  # a store's error is an OSError too
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a name is no UTF-8
         raise RecordError(
             f"{key}: not a readable {what} file: {error}",
             hint="Check that the file is complete (a cut one cannot be read at all).",

@@ -63,7 +63,8 @@ class ArrowRows:
             len(column.buffers()) for batch in self.batches[:1] for column in batch.columns
         )
         # Arrow's `take` copies lists element by element.
-        self._long_lists = self._row_bytes > _LONG_LIST_BYTES and any(map(_has_list, schema.types))
+        long_lists = self._row_bytes > _LONG_LIST_BYTES and any(map(_has_list, schema.types))
+        self._by_slices = long_lists or any(map(_has_no_take, schema.types))
 
     def take(self, indices: Sequence[int]) -> "pa.RecordBatch":
         """Return the rows at `indices`, in that order, as one batch."""
@@ -72,7 +73,7 @@ class ArrowRows:
         if not len(indices):
             return pa.RecordBatch.from_pylist([], schema=self.schema)
         taken: pa.RecordBatch
-        if len(self.batches) == 1 and not self._long_lists:
+        if len(self.batches) == 1 and not self._by_slices:
             taken = self.batches[0].take(pa.array(indices, pa.int64()))
         else:
             # Slices of one row each: `Table.take` would first copy whole columns together.
@@ -183,6 +184,16 @@ def _concat(batches: list[Any]) -> Any:
     import pyarrow as pa
 
     return pa.concat_batches(batches)  # type: ignore[attr-defined]  # the stubs lag behind pyarrow
+
+
+def _has_no_take(kind: Any) -> bool:
+    """Tell whether pyarrow cannot take rows of a type: the views that polars writes, run lengths."""
+    import pyarrow as pa
+
+    types = pa.types
+    inside = [kind.field(i).type for i in range(kind.num_fields)]
+    is_view = types.is_string_view(kind) or types.is_binary_view(kind)
+    return is_view or types.is_run_end_encoded(kind) or any(map(_has_no_take, inside))
 
 
 def _has_list(kind: Any) -> bool:

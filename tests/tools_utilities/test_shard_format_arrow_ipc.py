@@ -98,6 +98,24 @@ def test_values_are_those_of_the_parquet_reader() -> None:
         assert read_all("arrow", in_memory(KEY, form(table))) == expected
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "kind", [pa.string_view(), pa.struct([("x", pa.string_view())]), pa.list_(pa.string_view())]
+)
+def test_the_views_that_polars_writes_are_read(form: str, kind: Any, tmp_path: Path) -> None:
+    texts = ["é", "longer than twelve bytes", None] * 5
+    shapes: dict[str, list[Any]] = {
+        "string_view": texts,
+        "struct": [{"x": text} for text in texts],
+        "list": [[text] for text in texts],
+    }
+    values = next(found for name, found in shapes.items() if str(kind).startswith(name))
+    path = tmp_path / "x.arrow"
+    path.write_bytes(FORMS[form](pa.table({"v": pa.array(values, kind)}), 100))
+    opened = one_split("arrow", FileShardBytes(path))
+    assert opened.read([1, 14, 0]) == [{"v": values[i]} for i in (1, 14, 0)]
+
+
 def test_dictionaries_that_change_between_batches_are_read(tmp_path: Path) -> None:
     sink = pa.BufferOutputStream()
     first, second = (

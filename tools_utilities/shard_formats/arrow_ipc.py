@@ -110,7 +110,8 @@ class ArrowIpcSplit(ParquetSplit):
         """Return the rows at `indices`; only they are turned into Python values."""
         if self._sound is not None:
             self._check({batch for batch, _ in self.rows.locate(indices)} - self._sound)
-        return super().read(indices)
+        with as_record_error(self.key, _WHAT):
+            return super().read(indices)
 
     def read_raw(self, indices: Sequence[int]) -> list[bytes]:
         """Refuse: an Arrow row has no bytes of its own."""

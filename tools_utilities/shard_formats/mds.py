@@ -292,8 +292,19 @@ def _encode(sample: Sample, columns: dict[str, str], index: int) -> bytes:
     return sizes + b"".join(values)
 
 
+def index_of(shards: Sequence[tuple[str, bytes]]) -> bytes:
+    """Return the `index.json` that mosaicml-streaming needs beside shards: (file name, bytes) each."""
+    entries = []
+    for name, data in shards:
+        count, first = struct.unpack_from("<II", data)
+        entry = json.loads(data[8 + 4 * count : first])
+        raw = {"basename": name, "bytes": len(data), "hashes": {}}
+        entries.append({**entry, "samples": count, "raw_data": raw, "zip_data": None})
+    return json.dumps({"version": 2, "shards": entries}, sort_keys=True).encode()
+
+
 def _config(columns: dict[str, str]) -> bytes:
-    """Return the columns as MDSWriter writes them: what its own writer would have been given."""
+    """Return the columns as MDSWriter writes them into a shard."""
     config = {
         "version": 2,
         "format": "mds",
