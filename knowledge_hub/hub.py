@@ -5,6 +5,7 @@
 
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -124,13 +125,19 @@ class KnowledgeHub:
         from knowledge_hub.carrying_out import carry_out
         from resource_manager.manager import ResourceManager
         from tools_utilities.reading_dialogue import drawn, settle
+        from tools_utilities.settings import load_settings
 
-        reading: Any = self.read(sentence)
+        aliases = load_settings(start_dir=Path.cwd()).aliases
+
+        def read(text: str) -> Any:
+            return self.read(text, aliases=aliases)
+
+        reading: Any = read(sentence)
         if reading.is_explanation:
             lines = drawn(reading, width=console.result_width, draw=console.draws_blocks)
             console.result(lines, reading.to_dict())
             return 0
-        reading, _ = settle(reading, self.read, console)
+        reading, _ = settle(reading, read, console)
         return carry_out(reading, ResourceManager(console=console))
 
 

@@ -25,6 +25,7 @@ from brain.ml.stop_request import EXIT_CODES, StopRequest
 from brain.ml.training_job import TrainingJob, load_job
 from brain.ml.watchdog import Watchdog
 from tools_utilities.errors import QuarkError, RunStoppedError, UsageError
+from tools_utilities.open_files import raise_open_file_limit
 from tools_utilities.process_identity import ProcessIdentity, identify
 
 logger = logging.getLogger("quark")
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a job file; returns the exit code."""
     stop = StopRequest()
     stop.install()
+    raise_open_file_limit()
     world = read_world()
     _set_up_logging(world)
     given = sys.argv[1:] if arguments is None else arguments

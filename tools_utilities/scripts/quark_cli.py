@@ -19,6 +19,7 @@ if not __package__ and str(Path(__file__).parents[2]) not in sys.path:
 
 from tools_utilities.console import Console, make_console
 from tools_utilities.errors import QuarkError, UsageError
+from tools_utilities.open_files import raise_open_file_limit
 from tools_utilities.terminal_arguments import HELP, Arguments, parse_arguments
 
 INTERRUPTED = 130
@@ -41,6 +42,7 @@ def main() -> None:
 
 def run_program(argv: Sequence[str]) -> int:
     """Run one command line; returns the exit code. Prints every error itself."""
+    raise_open_file_limit()
     console = make_console()
     try:
         arguments = parse_arguments(argv)
