@@ -49,7 +49,8 @@ class StepReport:
             "step_seconds": seconds,
             "data_wait_share": waited / seconds if seconds else 0.0,
             "data_bytes_per_second": fresh_bytes / seconds if seconds else 0.0,
-            "cache_hit_rate": _hit_rate(stats),
+            # Files read in place are no cache; neither is a stream without one.
+            "cache_hit_rate": _hit_rate(stats) if self._job.cache_dir else None,
             "retries": int(stats.get("retries", 0)),
             "eta_seconds": self._eta(),
         }
