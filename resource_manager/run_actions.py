@@ -1,15 +1,19 @@
 """The part of the ResourceManager that deals with what is there already: runs, cache, this machine."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tools_utilities.console import Console
 from tools_utilities.settings import Settings
+
+if TYPE_CHECKING:
+    from resource_manager.processing import ShardCommands
 
 
 class Spoken(Protocol):
     """The fields of a reading that are carried out (`knowledge_hub.hub.Reading`)."""
 
+    intent: str | None
     slots: Mapping[str, Any]
     overrides: Mapping[str, Any]
     """The slots and settings that `--override` gave; they win over the rest."""
@@ -20,6 +24,7 @@ class RunActions:
     """Commands on runs that exist, on the cache and on this machine; each in a file of its own."""
 
     console: Console
+    _options: Any
 
     def _settings_of(self, reading: Spoken, *, keep_relative: bool = False) -> Settings:
         raise NotImplementedError
@@ -68,6 +73,24 @@ class RunActions:
         from resource_manager.removal import clean_command
 
         return clean_command(self._settings_of(reading), reading.slots, self.console)
+
+    def process(self, reading: Spoken) -> int:
+        """Run a function over every sample of a sharded dataset, by claims."""
+        return self._shard_commands(reading).process(reading.slots)
+
+    def shard(self, reading: Spoken) -> int:
+        """Make a sharded dataset."""
+        return self._shard_commands(reading).shard(reading.slots)
+
+    def act_on_shards(self, reading: Spoken) -> int:
+        """Claim, complete, fail, reset_shard or shard_status, as the reading's intent says."""
+        return self._shard_commands(reading).act(str(reading.intent), reading.slots)
+
+    def _shard_commands(self, reading: Spoken) -> "ShardCommands":
+        from resource_manager.processing import ShardCommands
+
+        settings = self._settings_of(reading)
+        return ShardCommands(settings, self.console, plan_only=self._options.plan_only)
 
     def why(self, name: str, run: str | None = None) -> int:
         """Say where a value of a run (the last one) came from; without any run, of a setting.

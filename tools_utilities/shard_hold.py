@@ -50,7 +50,9 @@ class ShardHold:
             return
         try:
             if self._lease.phase is Phase.HOLD:
-                self._lease.release(f"{type(error).__name__}: {error}" if error else "given up")
+                before = self._lease.record.last_error if self._lease.record else None
+                reason = f"{type(error).__name__}: {error}" if error else before or "given up"
+                self._lease.release(reason)
         except QuarkError as failure:
             # The lease runs out by itself; the error that ended the work matters more.
             logger.warning("%s: could not give the claim up: %s", self._lease.key, failure)

@@ -1,6 +1,13 @@
 """Mark a claimed shard done."""
 
+from typing import Any
+
 from knowledge_hub.intent import Intent
+
+
+def _run(reading: Any, resources: Any) -> int:
+    return int(resources.act_on_shards(reading))
+
 
 INTENT: Intent = Intent(
     name="complete",
@@ -11,4 +18,5 @@ INTENT: Intent = Intent(
     ),
     needs=("shard",),
     slots=frozenset({"data", "shard", "worker"}),
+    run=_run,
 )

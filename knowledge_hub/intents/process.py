@@ -1,7 +1,14 @@
 """Run a function over every sample."""
 
+from typing import Any
+
 from knowledge_hub.intent import Intent
 from knowledge_hub.slots import PROCESS_SLOTS
+
+
+def _run(reading: Any, resources: Any) -> int:
+    return int(resources.process(reading))
+
 
 INTENT: Intent = Intent(
     name="process",
@@ -12,4 +19,5 @@ INTENT: Intent = Intent(
         "function",
     ),
     slots=PROCESS_SLOTS,
+    run=_run,
 )

@@ -1,6 +1,13 @@
 """Make a shard claimable again."""
 
+from typing import Any
+
 from knowledge_hub.intent import Intent
+
+
+def _run(reading: Any, resources: Any) -> int:
+    return int(resources.act_on_shards(reading))
+
 
 INTENT: Intent = Intent(
     name="reset_shard",
@@ -9,4 +16,5 @@ INTENT: Intent = Intent(
     needs=("shard",),
     slots=frozenset({"data", "shard"}),
     confirm=True,
+    run=_run,
 )

@@ -1,7 +1,14 @@
 """Make, convert or upload shards."""
 
+from typing import Any
+
 from knowledge_hub.intent import Intent
 from knowledge_hub.slots import SHARD_SLOTS
+
+
+def _run(reading: Any, resources: Any) -> int:
+    return int(resources.shard(reading))
+
 
 INTENT: Intent = Intent(
     name="shard",
@@ -12,4 +19,5 @@ INTENT: Intent = Intent(
     ),
     needs=("source",),
     slots=SHARD_SLOTS,
+    run=_run,
 )

@@ -1,6 +1,13 @@
 """Show who holds which shard."""
 
+from typing import Any
+
 from knowledge_hub.intent import Intent
+
+
+def _run(reading: Any, resources: Any) -> int:
+    return int(resources.act_on_shards(reading))
+
 
 INTENT: Intent = Intent(
     name="shard_status",
@@ -10,4 +17,5 @@ INTENT: Intent = Intent(
         "status of the shards in ./data/sharded",
     ),
     slots=frozenset({"data", "follow"}),
+    run=_run,
 )

@@ -178,6 +178,10 @@ class ShardManager:
         self._tickets.drop(self._uri(claim.shard_id))
         return ShardHold(lease, renew_seconds=self._lease_seconds / 3)
 
+    def show(self, shard_id: int, record: ClaimRecord | None) -> None:
+        """Rewrite a shard's metadata.json as its record stands; best effort."""
+        self._tell_people(shard_id, record)
+
     def tell_progress(self, claim: ShardClaim, record: ClaimRecord | None, done: int) -> None:
         """Show in metadata.json how many of a shard's chunks are done; best effort."""
         progress = f"{done}/{len(claim.chunks)} chunks"

@@ -1,0 +1,181 @@
+"""What sentences do with sharded datasets: process, shard, claim, complete, fail, reset, status."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tools_utilities.console import Console
+from tools_utilities.dataset_location import locate_dataset
+from tools_utilities.errors import ClaimError, InputNeededError, UsageError
+from tools_utilities.object_store import open_store
+from tools_utilities.scripts.create_sharded_dataset import create_sharded_dataset
+from tools_utilities.scripts.process_shards import ProcessOptions, process_shards, summary_line
+from tools_utilities.scripts.shard_manager import ShardManager
+from tools_utilities.settings import Settings
+from tools_utilities.shard_status import status_table
+from tools_utilities.sharded_dataset import ShardingPlan
+
+SCHEMA = 1
+ACTIONS = ("claim", "complete", "fail", "reset_shard", "shard_status")
+
+
+class ShardCommands:
+    """The commands of one person at one console."""
+
+    def __init__(self, settings: Settings, console: Console, *, plan_only: bool = False) -> None:
+        self._settings = settings
+        self._console = console
+        self._plan_only = plan_only
+
+    def process(self, slots: Mapping[str, Any]) -> int:
+        """Run a function over the dataset's samples until nothing is left; 1 when a shard failed."""
+        refused = [
+            name for name in ("device", "gpus", "workers", "groups", "max_samples") if name in slots
+        ]
+        if refused:
+            raise UsageError(
+                f"process takes no {refused[0]} yet",
+                hint="The function chooses its device; start the command once for each worker.",
+            )
+        dataset = self._one_dataset(slots)
+        out = slots.get("out")
+        options = ProcessOptions(
+            batch_size=slots.get("batch_size", 32),
+            endpoint_url=self._settings.value("endpoint_url"),
+            profile=self._settings.value("profile"),
+        )
+        plan = [
+            f"process {dataset} with {slots['function']}",
+            f"batches of {options.batch_size}, results below {out or dataset.rstrip('/') + '/out'}",
+        ]
+        if self._planned(plan, slots):
+            return 0
+        summary = process_shards(
+            dataset,
+            str(slots["function"]),
+            out=self._place(out) if out else None,
+            worker_id=slots.get("worker"),
+            options=options,
+            report=self._console.note,
+        )
+        self._console.result(
+            [summary_line(summary)], {"schema": SCHEMA, **msgspec.to_builtins(summary)}
+        )
+        return 1 if summary.failed else 0
+
+    def shard(self, slots: Mapping[str, Any]) -> int:
+        """Make a sharded dataset."""
+        refused = [
+            name for name in ("samples_per_shard", "shuffle", "seed", "workers") if name in slots
+        ]
+        if refused:
+            raise UsageError(
+                f"shard takes no {refused[0]} yet", hint="Leave it out, or use `quark-bridge`."
+            )
+        source, out = self._place(str(slots["source"])), slots.get("out")
+        target = self._place(str(out)) if out else f"{source.rstrip('/')}-sharded"
+        compression = slots.get("compression")
+        plan = ShardingPlan(
+            num_shards=slots.get("shards", 8),
+            chunk_bytes=slots.get("chunk_bytes", 100_000_000),
+            format=slots.get("format", "jsonl"),
+            compression=None if compression == "none" else compression,
+            max_samples=slots.get("max_samples"),
+        )
+        lines = [
+            f"shard {source} → {target}",
+            f"{plan.num_shards} shards of {plan.suffix}, chunks of {plan.chunk_bytes:,} bytes",
+        ]
+        if self._planned(lines, slots):
+            return 0
+        master = create_sharded_dataset(source, target, plan)
+        self._console.result(
+            [f"{master['total_tasks']:,} samples in {master['num_shards']} shards: {target}"],
+            {"schema": SCHEMA, "output": target, **master},
+        )
+        return 0
+
+    def act(self, action: str, slots: Mapping[str, Any]) -> int:
+        """Carry out one of ACTIONS. Raises ClaimError (5): nothing to claim, or not the owner."""
+        dataset = self._one_dataset(slots)
+        if self._planned([f"{action} in {dataset}"], slots):
+            return 0
+        spec, _ = self._spec(dataset)
+        manager = ShardManager(dataset, slots.get("worker"), store=open_store(spec))
+        shard_id = slots.get("shard")
+        if action == "shard_status":
+            status = manager.get_shard_status()
+            self._console.result(status_table(status), {"schema": SCHEMA, **status})
+            return 0
+        if action == "claim":
+            claim = manager.claim_shard(slots.get("prefer"))
+            if claim is None:
+                raise ClaimError(
+                    f"{dataset}: no shard available",
+                    hint="`shard status of …` shows who holds them.",
+                )
+            lines = [f"Claimed shard {claim.shard_id}", *claim.chunks]
+            self._console.result(lines, {"schema": SCHEMA, **msgspec.to_builtins(claim)})
+            return 0
+        return self._change(action, manager, int(str(shard_id)))
+
+    def _change(self, action: str, manager: ShardManager, shard_id: int) -> int:
+        if action == "complete":
+            manager.mark_completed(shard_id)
+        elif action == "fail":
+            manager.mark_failed(shard_id)
+        else:
+            rows = [
+                row for row in manager.get_shard_status()["shards"] if row["shard_id"] == shard_id
+            ]
+            state = f"{rows[0]['status']} {rows[0]['assigned_to'] or ''}".strip() if rows else "?"
+            self._console.note(f"shard {shard_id}: {state}")
+            if not self._sure(f"reset shard {shard_id}"):
+                self._console.note("Nothing done.")
+                return UsageError.exit_code
+            manager.reset(shard_id)
+        words = {"complete": "Completed", "fail": "Gave up", "reset_shard": "Reset"}
+        self._console.result(
+            [f"{words[action]} shard {shard_id}"], {"schema": SCHEMA, "shard_id": shard_id}
+        )
+        return 0
+
+    def _sure(self, what: str) -> bool:
+        if self._console.about.yes:
+            return True
+        if not self._console.can_ask:
+            raise InputNeededError(f"this would {what}", hint="Add --yes to do it.")
+        return self._console.confirm(f"{what.capitalize()}?", default=False)
+
+    def _planned(self, lines: list[str], slots: Mapping[str, Any]) -> bool:
+        """Show a plan; True when the command ends with it."""
+        if not (self._plan_only or slots.get("plan_only")):
+            return False
+        self._console.result(lines, {"schema": SCHEMA, "event": "plan", "plan": lines})
+        return True
+
+    def _one_dataset(self, slots: Mapping[str, Any]) -> str:
+        data = slots.get("data") or []
+        if isinstance(data, str):
+            data = [data]
+        if len(data) != 1:
+            raise InputNeededError(
+                "which sharded dataset?" if not data else "one sharded dataset at a time",
+                hint="Name it: `… in s3://bucket/sharded`.",
+            )
+        return self._place(str(data[0]))
+
+    def _place(self, text: str) -> str:
+        """Return a typed path, URI or alias, absolute from where the command was given."""
+        written = self._settings.aliases.get(text, text)
+        if "://" in written or written.startswith("~"):
+            return written
+        return str(self._settings.start_dir / written)
+
+    def _spec(self, dataset: str) -> Any:
+        return locate_dataset(
+            dataset,
+            endpoint_url=self._settings.value("endpoint_url"),
+            profile=self._settings.value("profile"),
+        )

@@ -1,0 +1,83 @@
+"""Sentences about sharded datasets: shard, claim, complete, fail, reset, status, process."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools_utilities.scripts.quark_cli import run_program
+
+
+@pytest.fixture
+def project(tmp_path: Path, aws_environment) -> Path:
+    """A project folder with a file to shard and a function to run."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "quark.yaml").write_text("seed: 7\n")
+    (folder / "tasks.jsonl").write_text("".join(f'{{"id": {n}}}\n' for n in range(20)))
+    (folder / "sentence_code.py").write_text("def same(samples):\n    return samples\n")
+    for name in ("CI", "NO_COLOR", "COLUMNS", "TERM"):
+        aws_environment.delenv(name, raising=False)
+    aws_environment.chdir(folder)
+    return folder
+
+
+def say(capsys, *arguments: str) -> tuple[int, dict[str, Any]]:
+    code = run_program([*arguments, "--json"])
+    printed = capsys.readouterr()
+    return code, json.loads(printed.out) if printed.out and code == 0 else {"error": printed.err}
+
+
+def test_from_a_file_to_processed_shards_by_sentences(project, capsys):
+    made = say(capsys, "shard ./tasks.jsonl into 4 shards to ./sharded")
+    claimed = say(capsys, "claim a shard from ./sharded as worker_3, prefer shard 2")
+    held = say(capsys, "shard status of ./sharded")
+    failed = say(capsys, "mark shard 2 as failed in ./sharded")
+    again = say(capsys, "claim a shard from ./sharded, prefer shard 2")
+    done = say(capsys, "complete shard 2 in ./sharded")
+    processed = say(capsys, "process ./sharded with sentence_code:same as worker_4")
+
+    assert [made[0], claimed[0], held[0], failed[0], again[0], done[0], processed[0]] == [0] * 7
+    assert (made[1]["total_tasks"], made[1]["num_shards"]) == (20, 4)
+    assert claimed[1]["shard_id"] == 2
+    assert held[1]["shards"][2]["assigned_to"] == "worker_3"
+    assert processed[1]["num_samples"] == 15
+    assert say(capsys, "claim a shard from ./sharded")[0] == 5
+
+
+def test_another_workers_shard_is_refused_with_5(project, capsys):
+    say(capsys, "shard ./tasks.jsonl into 2 shards to ./sharded")
+
+    code, printed = say(capsys, "complete shard 0 in ./sharded")
+
+    assert code == 5
+    assert "holds no claim" in printed["error"]
+
+
+def test_reset_asks_first(project, capsys):
+    say(capsys, "shard ./tasks.jsonl into 2 shards to ./sharded")
+    say(capsys, "claim a shard from ./sharded, prefer shard 1")
+
+    refused, printed = say(capsys, "reset shard 1 in ./sharded")
+    held = say(capsys, "shard status of ./sharded")[1]["in_use"]
+    agreed, _ = say(capsys, "reset shard 1 in ./sharded", "--yes")
+
+    assert (refused, held, agreed) == (2, 1, 0)
+    assert "--yes" in printed["error"]
+    assert say(capsys, "shard status of ./sharded")[1]["in_use"] == 0
+
+
+def test_a_plan_touches_nothing(project, capsys):
+    before = sorted(project.rglob("*"))
+
+    assert say(capsys, "shard ./tasks.jsonl into 4 shards to ./sharded", "--plan")[0] == 0
+
+    assert sorted(project.rglob("*")) == before
+
+
+def test_without_a_dataset_it_is_asked_for(project, capsys):
+    code, printed = say(capsys, "claim a shard")
+
+    assert code == 2
+    assert "which sharded dataset" in printed["error"]
