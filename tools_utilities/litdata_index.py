@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tools_utilities.errors import ObjectNotFoundError, RecordError
+from tools_utilities.errors import ObjectNotFoundError
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.shard_format import ReadOptions, format_of
 
@@ -19,6 +19,8 @@ INDEX_NAME = "index.json"
 TOKENS_LOADER = "TokensLoader"
 _PYTREE_LOADER = "PyTreeLoader"
 _MAX_DEPTH = 64
+_PROBLEM = "!"
+"""What is kept of a folder whose index says nothing begins so."""
 _LEAF = '{"type": null, "context": null, "children_spec": []}'
 
 Unflatten = Callable[[Iterator[Any]], Any]
@@ -51,10 +53,7 @@ def with_litdata_index(
     """Return options that hold what the indexes beside LitData chunks say.
 
     One small object is read for each folder that holds chunks and is not known yet; for other
-    formats nothing is.
-
-    Raises:
-        RecordError: an index cannot be read.
+    formats nothing is. An index that cannot be read is an error only where a chunk needs it.
     """
     known = dict(options.litdata_indexes)
     folders = {
@@ -72,14 +71,20 @@ def with_litdata_index(
 def config_for(key: str, options: ReadOptions) -> LitDataConfig | None:
     """Return the configuration of the chunk `key`, or None when no index was found beside it."""
     text = dict(options.litdata_indexes).get(key[: key.rfind("/") + 1], "")
-    return msgspec.json.decode(text, type=LitDataConfig) if text else None
+    return msgspec.json.decode(text, type=LitDataConfig) if text.startswith("{") else None
+
+
+def index_problem(key: str, options: ReadOptions) -> str:
+    """Return why there is no configuration of the chunk `key`, in words."""
+    text = dict(options.litdata_indexes).get(key[: key.rfind("/") + 1], "")
+    return text.removeprefix(_PROBLEM) or f"there is no {INDEX_NAME} beside it"
 
 
 def _read_index(store: ObjectStore, key: str) -> str:
     try:
         body = store.get(key)
     except ObjectNotFoundError:
-        return ""
+        return _PROBLEM
     try:
         data = b"".join(body)
     finally:
@@ -87,15 +92,10 @@ def _read_index(store: ObjectStore, key: str) -> str:
     try:
         found = msgspec.json.decode(data)
         if not isinstance(found, dict) or "config" not in found:
-            return ""  # somebody else's index
+            return f"{_PROBLEM}{key} is no LitData index"
         index = msgspec.convert(found, _Index)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise RecordError(
-            f"{key}: not a LitData index, and there are chunks beside it: {error}",
-            hint="Copy the index.json that optimize() wrote again.",
-            key=key,
-            reason="index",
-        ) from error
+        return f"{_PROBLEM}{key} is no LitData index: {error}"
     return msgspec.json.encode(index.config).decode()
 
 

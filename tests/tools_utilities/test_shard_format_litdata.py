@@ -238,7 +238,7 @@ def test_with_an_index_beside_it_such_a_file_is_an_error() -> None:
 def test_a_chunk_without_its_index_is_never_read_as_tokens() -> None:
     for form in FORMS:
         key, data, _ = indexed(form)
-        with pytest.raises(RecordError, match=r"without the index\.json"):
+        with pytest.raises(RecordError, match=r"there is no index\.json beside it"):
             read_all("litdata", in_memory(key, data))
 
 
@@ -261,12 +261,25 @@ def test_the_index_is_read_once_a_folder_and_only_for_chunks(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("text", ["{", '{"config": 1}', '{"config": {}, "chunks": []}', "[" * 9999])
-def test_an_index_that_cannot_be_read_is_an_error(text: str, tmp_path: Path) -> None:
+def test_an_index_that_cannot_be_read_is_an_error_of_the_chunk(text: str, tmp_path: Path) -> None:
+    save_plain(tmp_path)
     (tmp_path / "index.json").write_text(text)
-    store = open_store(StoreSpec(uri=f"file://{tmp_path}"))
-    with pytest.raises(RecordError, match="not a LitData index") as caught:
-        with_index(store, [ObjectInfo(key="chunk-0-0.bin", size_bytes=1)], ReadOptions())
-    assert caught.value.detail["key"] == "index.json"
+    with pytest.raises(RecordError, match=r"index\.json is no LitData index") as caught:
+        read_folder(tmp_path)
+    assert caught.value.detail["key"] == "chunk-0-0.bin"
+
+
+def test_token_files_named_like_chunks_need_no_index(tmp_path: Path) -> None:
+    (tmp_path / "chunk-0-0.bin").write_bytes(np.arange(1024, dtype="<u2").tobytes())
+    (tmp_path / "index.json").write_text("of something else")
+    assert read_folder(tmp_path)[0]["input_ids"].tolist() == list(range(1024))
+
+
+def save_plain(folder: Path) -> None:
+    """Write a chunk without our footer."""
+    save(folder, ROWS)
+    data = (folder / "chunk-0-0.bin").read_bytes()
+    (folder / "chunk-0-0.bin").write_bytes(data[: struct.unpack_from("<I", data, 4 + 4 * 40)[0]])
 
 
 def test_somebody_elses_index_says_nothing(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from tools_utilities.litdata_index import (
     LitDataConfig,
     config_for,
     dict_spec,
+    index_problem,
 )
 from tools_utilities.litdata_items import (
     ArrowChunk,
@@ -125,7 +126,8 @@ class LitData:
         if config is None:
             raise _bad(
                 split.key,
-                "a LitData chunk without the index.json that says how its items are stored",
+                "a LitData chunk, and nothing says how its items are stored: "
+                + index_problem(split.key, options),
                 hint="Copy index.json beside it; if these are tokens, give the file another name.",
             )
         opened = open_framed if chunk.layout is Layout.FRAMED else open_items
