@@ -107,17 +107,21 @@ class _CheckedFile:
 
 
 class LineChunkWriter:
-    """Copies JSON lines."""
+    """Copies JSON lines, and writes samples as such."""
 
     def __init__(self, path: Path, compression: str | None) -> None:
         self._file = _CheckedFile(path)
         self._stream = compressed_writer(self._file, compression)  # type: ignore[arg-type] # writes only
         self._num_samples = 0
 
-    def add(self, records: Sequence[bytes]) -> None:
-        """Append lines, each without its line end."""
+    def add(self, records: Sequence[bytes | Sample]) -> None:
+        """Append lines, each without its line end; samples of other formats are encoded."""
         if records:
-            self._stream.write(b"\n".join(records) + b"\n")
+            lines = (
+                record if isinstance(record, bytes) else msgspec.json.encode(record)
+                for record in records
+            )
+            self._stream.write(b"\n".join(lines) + b"\n")
             self._num_samples += len(records)
 
     def finish(self) -> WrittenChunk:

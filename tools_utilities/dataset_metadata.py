@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tools_utilities.manifest import Chunk
+from tools_utilities.manifest import Chunk, Manifest, Shard
 from tools_utilities.sharding_progress import Round
 
 BYTES_PER_MB = 1_000_000
@@ -68,3 +68,13 @@ def master_metadata(shards: Sequence[Sequence[Chunk]], chunk_bytes: int) -> dict
 def encode_metadata(content: dict[str, Any]) -> bytes:
     """Return metadata as people read it: indented JSON, the same bytes every time."""
     return msgspec.json.format(msgspec.json.encode(content)) + b"\n"
+
+
+def flat_manifest(rounds: Sequence[Round], prefix: str) -> Manifest:
+    """Return the manifest of a flat layout: every file a shard of its own, in name order."""
+    chunks = sorted(
+        (chunk for finished in rounds for chunk in finished.chunks.values()),
+        key=lambda chunk: chunk.key,
+    )
+    shards = (Shard(shard_id=number, chunks=(chunk,)) for number, chunk in enumerate(chunks))
+    return Manifest(prefix=prefix, shards=tuple(shards))

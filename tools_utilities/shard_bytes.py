@@ -52,12 +52,22 @@ class FileShardBytes:
                 f"{self.info.key}: {size_bytes} bytes in {path}, {self.info.size_bytes} expected",
                 key=self.info.key,
             )
+        self._mapped = mapped
         self._view = memoryview(b"" if mapped is None else mapped)
 
     def read(self, start: int, end: int) -> memoryview:
         """Return bytes [start, end), clipped to the end; no copy."""
         return self._view[start:end]
 
+    def forget_pages(self) -> None:
+        """Take what was read out of this process's memory; it is read again when used again.
+
+        For a single pass over a file larger than memory.
+        """
+        if self._mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._mapped.madvise(mmap.MADV_DONTNEED)
+
     def close(self) -> None:
         """Let go of the mapping; it goes when the last view given out does."""
+        self._mapped = None
         self._view = memoryview(b"")

@@ -34,6 +34,25 @@ class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True):
     format: str = "jsonl"
     compression: str | None = None
     max_samples: int | None = None
+    layout: str = "folders"
+    """`folders`: `shard_NNN/chunk_NNNN.*` as documented; `flat`: files side by side."""
+    name: str = "train"
+    """Flat: what file names begin with."""
+    samples_per_shard: int | None = None
+    """Flat: consecutive records, this many a file, instead of num_shards dealt in turn."""
+
+    def key(self, shard: int, round_number: int) -> str:
+        """Return the name of a shard's file of a round."""
+        if self.layout == "folders":
+            return f"shard_{shard:03d}/chunk_{round_number:04d}{self.suffix}"
+        if self.samples_per_shard is not None:
+            return f"{self.name}-{round_number:05d}{self.suffix}"
+        return f"{self.name}-{shard:05d}-of-{self.num_shards:05d}{self.suffix}"
+
+    @property
+    def writers(self) -> int:
+        """Files that grow side by side."""
+        return 1 if self.samples_per_shard is not None else self.num_shards
 
     @property
     def suffix(self) -> str:
@@ -75,6 +94,7 @@ class ShardingRun:
         self._report = report
         self._writers: dict[int, ChunkWriter] = {}
         self._dealt_bytes = 0
+        self._dealt_samples = 0
         self._rounds: list[Round] = []
 
     def run(self) -> list[Round]:
@@ -126,6 +146,8 @@ class ShardingRun:
         left = len(block.records) - taken
         if self._plan.max_samples is not None:
             left = min(left, self._plan.max_samples - number)
+        if self._plan.layout == "flat":
+            return self._flat_room(left)
         goal = self._plan.num_shards * self._plan.chunk_bytes
         for count in range(left):
             self._dealt_bytes += block.sizes[taken + count]
@@ -133,8 +155,16 @@ class ShardingRun:
                 return count + 1, True
         return left, False
 
+    def _flat_room(self, left: int) -> tuple[int, bool]:
+        wanted = self._plan.samples_per_shard
+        if wanted is None:
+            return left, False
+        count = min(left, wanted - self._dealt_samples)
+        self._dealt_samples += count
+        return count, self._dealt_samples >= wanted
+
     def _deal(self, records: list[Any], first: int) -> None:
-        num_shards = self._plan.num_shards
+        num_shards = self._plan.writers
         for shard in range(num_shards):
             share = records[(shard - first) % num_shards :: num_shards]
             if share:
@@ -157,7 +187,7 @@ class ShardingRun:
         chunks: dict[int, Chunk] = {}
         for shard in sorted(self._writers):
             written = self._writers.pop(shard).finish()
-            name = f"shard_{shard:03d}/chunk_{len(self._rounds):04d}{self._plan.suffix}"
+            name = self._plan.key(shard, len(self._rounds))
             self._publisher.publish(written, name)
             chunks[shard] = Chunk(
                 key=name,
@@ -172,3 +202,4 @@ class ShardingRun:
         self._progress.append(finished)
         self._rounds.append(finished)
         self._dealt_bytes = 0
+        self._dealt_samples = 0

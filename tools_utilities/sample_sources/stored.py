@@ -12,6 +12,7 @@ from tools_utilities.errors import DataNotFoundError
 from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.object_store import ObjectInfo, ObjectStore, StoreSpec, open_store
 from tools_utilities.sample_source import SampleSource, Source, SourceBlock, SourceOptions
+from tools_utilities.shard_bytes import FileShardBytes
 from tools_utilities.shard_format import OpenSplit, Split, require_format
 from tools_utilities.whole_object import open_whole_object
 
@@ -128,6 +129,8 @@ class StoredRecords:
                         yield block
                 finally:
                     opened.close()
+                if isinstance(shard, FileShardBytes):
+                    shard.forget_pages()
         finally:
             shard.close()
 

@@ -24,18 +24,22 @@ from tools_utilities.dataset_location import locate_dataset
 from tools_utilities.dataset_metadata import (
     BYTES_PER_MB,
     encode_metadata,
+    flat_manifest,
     master_metadata,
     shard_chunks,
     shard_metadata,
 )
 from tools_utilities.errors import DataNotFoundError, ObjectNotFoundError, QuarkError, UsageError
+from tools_utilities.manifest import FLAT, MASTER, Manifest, encode_manifest, load_manifest
 from tools_utilities.object_store import ObjectStore, open_store
 from tools_utilities.sample_source import SourceOptions, open_source
+from tools_utilities.shard_format import shard_formats
 from tools_utilities.sharded_dataset import Publisher, ShardingPlan, ShardingRun
-from tools_utilities.sharding_progress import Progress
+from tools_utilities.sharding_progress import Progress, Round
 
 STAGING = ".quark-staging"
 FINISHED = ".quark-finished.json"
+LAYOUTS = ("folders", "flat")
 
 
 def create_sharded_dataset(
@@ -60,10 +64,10 @@ def create_sharded_dataset(
     source = open_source(input_file, wanted)
     spec, prefix = locate_dataset(output_dir)
     store = open_store(spec)
-    done = _finished(store, prefix)
+    done = _finished(store, prefix, plan)
     if done is not None:
         _require_same(done, msgspec.to_builtins(plan.header(source)), output_dir)
-        return _read_json(store, f"{prefix}master_metadata.json") or {}
+        return _summary_of_finished(store, prefix, plan)
     run = ShardingRun(
         source,
         plan,
@@ -72,7 +76,7 @@ def create_sharded_dataset(
         report,
     )
     rounds = run.run()
-    master = _write_metadata(store, prefix, shard_chunks(rounds, plan.num_shards), plan)
+    master = _write_metadata(store, prefix, rounds, plan)
     store.put(f"{prefix}{FINISHED}", msgspec.json.encode(plan.header(source)))
     Progress(_progress_path(output_dir, state_dir)).remove()
     shutil.rmtree(_staging(output_dir, state_dir), ignore_errors=True)
@@ -84,6 +88,14 @@ def _check(plan: ShardingPlan) -> None:
         raise UsageError(f"num_shards={plan.num_shards}: at least 1")
     if plan.chunk_bytes < 1:
         raise UsageError("chunk_size_mb: more than 0")
+    if plan.samples_per_shard is not None and (plan.layout != "flat" or plan.samples_per_shard < 1):
+        raise UsageError(
+            f"samples_per_shard={plan.samples_per_shard}: at least 1, and only in the flat layout"
+        )
+    if plan.layout not in LAYOUTS:
+        raise UsageError(f"layout {plan.layout}", hint=f"Known: {', '.join(LAYOUTS)}.")
+    if plan.format not in shard_formats():
+        raise UsageError(f"format {plan.format}", hint=f"Known: {', '.join(shard_formats())}.")
 
 
 def _local_folder(output_dir: str) -> Path | None:
@@ -132,10 +144,26 @@ def _read_json(store: ObjectStore, key: str) -> dict[str, Any] | None:
         body.close()
 
 
-def _finished(store: ObjectStore, prefix: str) -> dict[str, Any] | None:
-    if _read_json(store, f"{prefix}master_metadata.json") is None:
+def _index_key(prefix: str, plan: ShardingPlan) -> str:
+    return prefix + (FLAT if plan.layout == "flat" else MASTER)
+
+
+def _finished(store: ObjectStore, prefix: str, plan: ShardingPlan) -> dict[str, Any] | None:
+    if _read_json(store, _index_key(prefix, plan)) is None:
         return None
     return _read_json(store, f"{prefix}{FINISHED}") or {}
+
+
+def _summary_of_finished(store: ObjectStore, prefix: str, plan: ShardingPlan) -> dict[str, Any]:
+    if plan.layout == "flat":
+        manifest = load_manifest(store, prefix)
+        return flat_summary(manifest) if manifest else {}
+    return _read_json(store, f"{prefix}{MASTER}") or {}
+
+
+def flat_summary(manifest: Manifest) -> dict[str, Any]:
+    """Return what the master metadata says, of a flat layout."""
+    return {"total_tasks": manifest.num_samples, "num_shards": len(manifest.shards)}
 
 
 def _require_same(done: dict[str, Any], wanted: dict[str, Any], output_dir: str) -> None:
@@ -147,14 +175,19 @@ def _require_same(done: dict[str, Any], wanted: dict[str, Any], output_dir: str)
 
 
 def _write_metadata(
-    store: ObjectStore, prefix: str, shards: list[list[Any]], plan: ShardingPlan
+    store: ObjectStore, prefix: str, rounds: Sequence[Round], plan: ShardingPlan
 ) -> dict[str, Any]:
+    # The index last: its presence means every shard arrived.
+    if plan.layout == "flat":
+        manifest = flat_manifest(rounds, prefix)
+        store.put(f"{prefix}{FLAT}", encode_manifest(manifest))
+        return flat_summary(manifest)
+    shards = shard_chunks(rounds, plan.num_shards)
     for number, chunks in enumerate(shards):
         content = encode_metadata(shard_metadata(number, len(shards), chunks))
         store.put(f"{prefix}shard_{number:03d}/metadata.json", content)
     master = master_metadata(shards, plan.chunk_bytes)
-    # master last: its presence means every shard arrived
-    store.put(f"{prefix}master_metadata.json", encode_metadata(master))
+    store.put(f"{prefix}{MASTER}", encode_metadata(master))
     return master
 
 
@@ -181,8 +214,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output_dir", required=True, help="folder or store URI")
     parser.add_argument("--num_shards", type=int, default=8)
     parser.add_argument("--chunk_size_mb", type=float, default=100, help="fractions allowed")
-    formats = ("jsonl", "parquet", "webdataset", "txt", "tokens")
-    parser.add_argument("--format", default="jsonl", choices=formats)
+    parser.add_argument("--format", default="jsonl", help="jsonl, parquet, webdataset, mds …")
+    parser.add_argument("--layout", default="folders", choices=LAYOUTS)
+    parser.add_argument("--samples_per_shard", type=int, help="flat: this many in each file")
+    parser.add_argument("--name", default="train", help="flat: what file names begin with")
+    parser.add_argument("--split", help="hf://: which split; default train")
+    parser.add_argument("--config", help="hf://: which configuration")
+    parser.add_argument("--endpoint_url", help="S3 endpoint of the input (R2, MinIO, SeaweedFS)")
+    parser.add_argument("--profile", help="AWS profile of the input")
     parser.add_argument("--compression", choices=("gzip", "zstd"))
     parser.add_argument("--max_samples", type=int)
     parser.add_argument("--verbose", action="store_true")
@@ -198,10 +237,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         format=options.format,
         compression=options.compression,
         max_samples=options.max_samples,
+        layout=options.layout,
+        name=options.name,
+        samples_per_shard=options.samples_per_shard,
+    )
+    source = SourceOptions(
+        endpoint_url=options.endpoint_url,
+        profile=options.profile,
+        split=options.split,
+        config=options.config,
     )
     report = _Reporter(sys.stderr, time.monotonic) if options.verbose else lambda _samples: None
     try:
-        master = create_sharded_dataset(options.input_file, options.output_dir, plan, report=report)
+        master = create_sharded_dataset(
+            options.input_file, options.output_dir, plan, options=source, report=report
+        )
     except QuarkError as error:
         sys.stderr.write(f"error: {error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
         return error.exit_code

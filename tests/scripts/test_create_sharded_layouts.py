@@ -1,0 +1,188 @@
+"""Sharding beyond the documented layout: flat files, other sources, and failures that publish nothing."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.scripts.test_create_sharded_dataset import digest, samples_of, write_tasks
+from tools_utilities.errors import DataError, StoreError, UsageError
+from tools_utilities.manifest import load_manifest
+from tools_utilities.object_store import StoreSpec, open_store
+from tools_utilities.object_stores.memory import STORE_SCHEME, MemoryStore
+from tools_utilities.sample_source import SourceOptions, open_source
+from tools_utilities.scripts.create_sharded_dataset import create_sharded_dataset, main
+from tools_utilities.sharded_dataset import ShardingPlan
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def test_flat_files_are_numbered_of_the_whole_and_have_a_manifest(tmp_path):
+    source = write_tasks(tmp_path / "tasks.jsonl", 10)
+
+    create_sharded_dataset(
+        str(source), str(tmp_path / "out"), ShardingPlan(num_shards=3, layout="flat")
+    )
+
+    names = [f"train-0000{n}-of-00003.jsonl" for n in range(3)]
+    manifest = load_manifest(open_store(StoreSpec(uri=f"file://{tmp_path}/out")), "")
+    assert manifest is not None
+    assert [(s.chunks[0].key, s.num_samples) for s in manifest.shards] == list(
+        zip(names, [4, 3, 3], strict=True)
+    )
+    for shard in manifest.shards:
+        data = (tmp_path / "out" / shard.chunks[0].key).read_bytes()
+        assert hashlib.sha256(data).hexdigest() == shard.chunks[0].sha256
+    again = create_sharded_dataset(
+        str(source), str(tmp_path / "out"), ShardingPlan(num_shards=3, layout="flat")
+    )
+    assert again == {"total_tasks": 10, "num_shards": 3}
+
+
+def test_samples_per_shard_takes_consecutive_records(tmp_path):
+    source = write_tasks(tmp_path / "tasks.jsonl", 10_001)
+    plan = ShardingPlan(layout="flat", samples_per_shard=4_000, name="val", compression="zstd")
+
+    create_sharded_dataset(str(source), str(tmp_path / "out"), plan)
+
+    files = sorted(path.name for path in (tmp_path / "out").glob("val-*"))
+    assert files == [f"val-0000{n}.jsonl.zst" for n in range(3)]
+    back = samples_of(tmp_path / "out")
+    assert [row["id"] for row in back] == list(range(10_001))
+    assert len(samples_of(tmp_path / "out/val-00002.jsonl.zst")) == 2_001
+
+
+def test_parquet_becomes_json_lines(tmp_path):
+    pq.write_table(pa.table({"id": [1, 2, 3], "text": ["a", "é", None]}), tmp_path / "in.parquet")
+
+    create_sharded_dataset(
+        str(tmp_path / "in.parquet"), str(tmp_path / "out"), ShardingPlan(num_shards=2)
+    )
+
+    back = sorted(samples_of(tmp_path / "out"), key=lambda row: row["id"])
+    assert [row["text"] for row in back] == ["a", "é", None]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--layout", "folders", "--samples_per_shard", "3"], ["--format", "jsnol"]],
+)
+def test_plans_that_make_no_sense_are_refused(tmp_path, arguments, capsys):
+    source = write_tasks(tmp_path / "tasks.jsonl", 5)
+
+    code = main(["--input_file", str(source), "--output_dir", str(tmp_path / "out"), *arguments])
+
+    assert code == 2
+    assert "error: " in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_hugging_face_without_its_extra_names_the_command():
+    try:
+        import datasets  # noqa: F401
+    except ImportError:
+        with pytest.raises(UsageError) as caught:
+            open_source("hf://some/name", SourceOptions())
+        assert "pip install 'quark-launcher[hf]'" in caught.value.hint
+    else:
+        pytest.skip("the [hf] extra is installed")
+
+
+class RefusingStore(MemoryStore):
+    """Answers 500 to the first chunk of shard 2 while it is told to."""
+
+    refusing = True
+
+    def put(self, key, data):
+        if self.refusing and key.endswith("shard_002/chunk_0000.jsonl"):
+            raise StoreError(f"{key}: 500", status=500, transient=True)
+        return super().put(key, data)
+
+
+@pytest.fixture
+def refusing(monkeypatch):
+    """A store behind `memory://refusing` that fails one upload."""
+    from tools_utilities.object_stores import memory
+
+    store = RefusingStore(StoreSpec(uri="memory://refusing"))
+    monkeypatch.setitem(memory._STORES, "memory://refusing", store)
+    assert STORE_SCHEME.open(StoreSpec(uri="memory://refusing")) is store
+    return store
+
+
+def test_b43_no_index_without_its_data_and_a_second_run_completes_it(tmp_path, refusing):
+    source = write_tasks(tmp_path / "tasks.jsonl", 100)
+    plan = ShardingPlan(num_shards=8)
+    with pytest.raises(StoreError, match="500"):
+        create_sharded_dataset(str(source), "memory://refusing/d", plan, state_dir=tmp_path / "s")
+    keys = [info.key for info in refusing.list("")]
+    assert not any(key.endswith("metadata.json") for key in keys)
+
+    refusing.refusing = False
+    create_sharded_dataset(str(source), "memory://refusing/d", plan, state_dir=tmp_path / "s")
+
+    manifest = load_manifest(refusing, "d/")
+    assert manifest is not None
+    assert [shard.num_samples for shard in manifest.shards] == [13] * 4 + [12] * 4
+    for key, chunk in manifest.chunks.items():
+        data = b"".join(refusing.get(key))
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (chunk.num_bytes, chunk.sha256)
+
+
+def test_b44_an_error_while_writing_publishes_nothing_and_keeps_its_cause(tmp_path):
+    source = write_tasks(tmp_path / "tasks.jsonl", 3_000)
+    broken = tmp_path / "broken.jsonl"
+    lines = source.read_bytes().splitlines(keepends=True)
+    broken.write_bytes(b"".join(lines[:1500]) + b'{"boom": 500\n' + b"".join(lines[1501:]))
+    plan = ShardingPlan(layout="flat", samples_per_shard=1000, format="parquet")
+
+    with pytest.raises(DataError, match="line 1501"):
+        create_sharded_dataset(str(broken), str(tmp_path / "out"), plan)
+
+    left = sorted(path.name for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert not any("00001" in name or name == "manifest.json" for name in left)
+    whole = tmp_path / "whole"
+    create_sharded_dataset(str(source), str(whole), plan)
+    again = tmp_path / "again"
+    create_sharded_dataset(str(source), str(again), plan)
+    assert digest(whole) == digest(again)
+
+
+MEASURED = """
+import resource, sys
+from tools_utilities.scripts.create_sharded_dataset import main
+code = main(sys.argv[1:])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+sys.exit(code)
+"""
+
+
+def check_memory(tmp_path: Path, num_bytes: int) -> None:
+    source = tmp_path / "big.jsonl"
+    line = json.dumps({"id": 7, "text": "x" * 4000}).encode() + b"\n"
+    with source.open("wb") as file:
+        for _ in range(num_bytes // (len(line) * 256)):
+            file.write(line * 256)
+    command = [
+        *(sys.executable, "-c", MEASURED, "--input_file", str(source)),
+        *("--output_dir", str(tmp_path / "out"), "--chunk_size_mb", "20"),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(CHECKOUT)}
+    )
+    assert int(done.stdout.splitlines()[-1]) <= 300
+
+
+@pytest.mark.slow
+def test_memory_stays_below_300_mb(tmp_path):
+    check_memory(tmp_path, 300_000_000)
+
+
+@pytest.mark.nightly
+def test_memory_stays_below_300_mb_for_2_gb(tmp_path):
+    check_memory(tmp_path, 2_000_000_000)

@@ -1,0 +1,75 @@
+"""Records of a Hugging Face dataset, streamed: `hf://owner/name` (extra `[hf]`)."""
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tools_utilities.errors import DataNotFoundError, UsageError
+from tools_utilities.sample_source import SampleSource, Source, SourceBlock, SourceOptions
+
+BLOCK_RECORDS = 1024
+
+
+class HuggingFaceSource:
+    """A dataset of the hub."""
+
+    name = "huggingface"
+
+    def takes(self, uri: str) -> bool:
+        """Everything that begins with `hf://`."""
+        return uri.startswith("hf://")
+
+    def open(self, uri: str, options: SourceOptions) -> Source:
+        """Look the dataset up; UsageError without the `[hf]` extra."""
+        try:
+            from datasets import load_dataset
+        except ImportError as error:
+            raise UsageError(
+                f"{uri}: reading Hugging Face datasets needs the package `datasets`",
+                hint="pip install 'quark-launcher[hf]'",
+            ) from error
+        name = uri.removeprefix("hf://").rstrip("/")
+        split = options.split or "train"
+        try:
+            dataset = load_dataset(
+                name, options.config, split=split, streaming=True, **options.load_kwargs
+            )
+        except (OSError, ValueError) as error:
+            raise DataNotFoundError(
+                f"{uri} (split {split}): {error}", hint="Check its name, split and config."
+            ) from error
+        version = str(getattr(dataset.info, "version", None))
+        checksums = sorted(getattr(dataset.info, "download_checksums", None) or {})
+        made_of = (name, options.config, split, sorted(options.load_kwargs), version, checksums)
+        return HuggingFaceRecords(uri, dataset, repr(made_of))
+
+
+class HuggingFaceRecords:
+    """Numbered records of an iterable dataset."""
+
+    def __init__(self, uri: str, dataset: Any, made_of: str) -> None:
+        self.uri = uri
+        self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
+        self._dataset = dataset
+
+    def blocks(self, start: int, position: Mapping[str, int] | None) -> Iterator[SourceBlock]:
+        """Yield blocks of 1,024 records; a resumed run skips to its place."""
+        del position  # a stream has no other place than its number
+        rows = iter(self._dataset.skip(start) if start else self._dataset)
+        number = start
+        while records := [dict(row) for row in itertools.islice(rows, BLOCK_RECORDS)]:
+            yield SourceBlock(
+                first=number,
+                records=records,
+                sizes=[_size(record) for record in records],
+                position={"index": 0},
+            )
+            number += len(records)
+
+
+def _size(record: Mapping[str, Any]) -> int:
+    return sum(len(value) if isinstance(value, str | bytes) else 8 for value in record.values())
+
+
+SAMPLE_SOURCE: SampleSource = HuggingFaceSource()
