@@ -106,6 +106,7 @@ class TokenSource:
             partition_options=job.partition_options if training else None,
             # Evaluation must see every sample once; ranks whose counts differ by one are no trouble.
             equalize=job.equalize if training else "none",
+            max_drop=job.max_drop,
             on_bad=job.on_bad,
             bad_budget=job.bad_budget,
             on_missing=job.on_missing,

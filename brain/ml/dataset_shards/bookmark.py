@@ -5,14 +5,16 @@ what this process has delivered stays here.
 """
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import get_worker_info
 
 from brain.ml.dataset_shards.epoch_clock import EpochClock, Turn
 from brain.ml.dataset_shards.epoch_plan import EpochStart
+from brain.ml.dataset_shards.partition_deal import Deal
 from brain.ml.dataset_shards.share import Share
-from brain.ml.dataset_shards.stream_iteration import Iteration, Standing
+from brain.ml.dataset_shards.stream_iteration import Iteration, Standing, standing_in
 from tools_utilities.errors import UsageError
 
 
@@ -98,9 +100,15 @@ class Bookmark:
                 hint="Call state_dict(batches_delivered=n), or use StreamLoader.",
             )
         start = self._requested()
-        return Standing(start.epoch, start.position, start.hint)
+        return Standing(start.epoch, start.position, start.hint, start.partitions)
 
-    def standing_after(self, batches: int, share: Share, total: int | None) -> Standing:
+    def standing_after(
+        self,
+        batches: int,
+        share: Share,
+        total: int | None,
+        make_deal: Callable[[EpochStart, Share], Deal | None],
+    ) -> Standing:
         """Return where the stream stands when a plain loader has delivered so many batches.
 
         `share` is the rank's, with the loader's batch size; `total` the epoch's samples if known.
@@ -109,6 +117,9 @@ class Bookmark:
         epoch = start.epoch if taken is None else taken
         began = start if epoch == start.epoch else EpochStart(epoch=epoch)
         turns = batches * share.batch_size
+        deal = make_deal(began, share)
+        if deal is not None:
+            return standing_in(deal, epoch, share.rank, turns)
         if total is not None and 0 < share.rank_samples(max(0, total - began.position)) <= turns:
             return Standing(epoch + 1, 0)
         return Standing(epoch, began.position + turns * share.world_size, began.hint)

@@ -8,6 +8,7 @@ import logging
 import os
 import zlib
 from collections.abc import Iterable
+from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
@@ -39,7 +40,8 @@ class CountFile:
 
     def __init__(self, folder: Path, order_fingerprint: str, change_fingerprint: str) -> None:
         self.folder = folder
-        self._counts = folder / f"{change_fingerprint}-{order_fingerprint}.counts"
+        self.name = f"{change_fingerprint}-{order_fingerprint}"
+        self._counts = folder / f"{self.name}.counts"
         self._listing = folder / f"{change_fingerprint}.listing"
 
     def load(self, num_splits: int) -> Indices | None:
@@ -62,12 +64,12 @@ class CountFile:
         if saved is not None and bool((merged == saved).all()):
             return
         body = merged.astype("<i8").tobytes()
-        self._write(self._counts, _MAGIC + zlib.crc32(body).to_bytes(4, "little") + body)
+        write_whole(self._counts, _MAGIC + zlib.crc32(body).to_bytes(4, "little") + body)
 
     def save_listing(self, objects: Iterable[ListedObject]) -> None:
         """Keep a listing, once."""
         if not self._listing.exists():
-            self._write(self._listing, msgspec.json.encode(list(objects)))
+            write_whole(self._listing, msgspec.json.encode(list(objects)))
 
     def load_listing(self) -> list[ListedObject] | None:
         """Return the kept listing, or None."""
@@ -76,11 +78,32 @@ class CountFile:
         except (OSError, msgspec.DecodeError):
             return None
 
-    def _write(self, path: Path, data: bytes) -> None:
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+class LabelFile:
+    """The classes of one dataset's splits: samples by the value of one field."""
+
+    def __init__(self, beside: CountFile, key: str) -> None:
+        name = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        self._path = beside.folder / f"{beside.name}-{name}.labels"
+
+    def load(self) -> dict[int, dict[str, int]] | None:
+        """Return what was saved, or None."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(data)
-            temporary.replace(path)
-        except OSError as error:
-            logger.debug("%s is not kept: %s", path, error)
+            return msgspec.json.decode(self._path.read_bytes(), type=dict[int, dict[str, int]])
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def save(self, labels: dict[int, dict[str, int]]) -> None:
+        """Keep them for the next process."""
+        write_whole(self._path, msgspec.json.encode(labels))
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that is there whole or not at all; quietly does nothing where it cannot."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError as error:
+        logger.debug("%s is not kept: %s", path, error)

@@ -69,6 +69,14 @@ def count_together(index: StreamIndex, source: SplitSource, place: Place) -> Non
     index.save_counts()
 
 
+def count_alone(index: StreamIndex, source: SplitSource) -> None:
+    """Fill in the counts of the index without other ranks; what cannot be read stays unknown."""
+    unknown = (index.counts < 0).nonzero()[0]
+    if len(unknown):
+        index.counts[unknown] = _count(index, source, unknown.tolist())
+        index.save_counts()
+
+
 def _count(index: StreamIndex, source: SplitSource, numbers: list[int]) -> list[int]:
     """Open splits for their counts; what is gone or cannot be read stays unknown (-1)."""
     ahead = OpenAhead(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from brain.ml.dataset_shards.lane_walk import LaneHint
+from brain.ml.dataset_shards.partitioning import Partitioning
 from brain.ml.dataset_shards.share import Share
 from brain.ml.dataset_shards.shuffle_order import LaneShape
 from brain.ml.dataset_shards.split_source import SplitSource
@@ -19,6 +20,8 @@ class EpochStart:
     hint: LaneHint | None = None
     slot: int = 0
     """This reader's own samples after `position` that are delivered already (a worker's state)."""
+    partitions: tuple[int, ...] = ()
+    """How far each partition is, under a strategy that has them; empty: nothing is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,8 @@ class EpochPlan:
     tolerance: Tolerance = field(default_factory=Tolerance)
     prefetch: int | str = "auto"
     """Objects to read ahead; `auto`: as many as the manager finds right; 0: none, and no threads."""
+    partitioning: Partitioning | None = None
+    """Of a strategy that assigns splits; None: positions are dealt by turns."""
 
 
 @dataclass

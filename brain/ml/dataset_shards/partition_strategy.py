@@ -22,6 +22,8 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True):
     """Relative to the dataset's folder, so that an assignment holds on any store."""
     size_bytes: int = 0
     num_samples: int | None = None
+    labels: Mapping[str, int] = {}
+    """Samples of each class, for `stratified`."""
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,10 +39,17 @@ class PartitionStrategy(Protocol):
 
     name: str
     by_position: bool
-    """Whether the stream deals positions by turns, which keeps every promise of the order.
+    """Whether the stream deals positions by turns, which keeps every promise of the order."""
+    whole_files: bool
+    """Whether a shard is a whole object; else it is a split of one."""
 
-    A strategy that does not is an assignment alone: nothing in the stream reads by it yet.
-    """
+    def num_partitions(self, world: World) -> int:
+        """Return how many partitions there are from a first launch in this world on.
+
+        Raises:
+            UsageError: an option that the strategy does not have or that does not fit.
+        """
+        ...
 
     def assign(self, shards: Sequence[Shard], world: World) -> list[list[int]]:
         """Return, for each rank, the indices of its shards in reading order.

@@ -1,5 +1,6 @@
 """Where this process stands: its rank (torch.distributed, else the launcher's variables), its worker."""
 
+import logging
 from typing import NamedTuple
 
 import torch.distributed as dist
@@ -7,6 +8,8 @@ from torch.utils.data import get_worker_info
 
 from brain.ml.process_group import read_world
 from tools_utilities.errors import UsageError
+
+logger = logging.getLogger(__name__)
 
 
 class Place(NamedTuple):
@@ -41,6 +44,17 @@ def can_exchange(place: Place) -> bool:
     if place.world_size == 1 or get_worker_info() is not None or not _joined():
         return False
     return place == (dist.get_rank(), dist.get_world_size())
+
+
+def warn_of_workers() -> None:
+    """Warn, once an iteration, that without a batch size the order depends on the workers."""
+    worker = get_worker_info()
+    if worker is not None and worker.num_workers > 1 and worker.id == 0:
+        logger.warning(
+            "StreamDataset has no batch_size: with %d loader workers the order depends on their "
+            "number; give it the DataLoader's batch_size",
+            worker.num_workers,
+        )
 
 
 def gather(value: object, place: Place) -> list[object]:

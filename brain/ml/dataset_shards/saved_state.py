@@ -8,12 +8,15 @@ import msgspec
 from brain.ml.dataset_shards.data_changes import keep_listing, refuse_change
 from brain.ml.dataset_shards.epoch_plan import EpochStart
 from brain.ml.dataset_shards.lane_walk import LaneHint
+from brain.ml.dataset_shards.partitioning import PartitionPin
 from brain.ml.dataset_shards.stream_index import StreamIndex
 from brain.ml.dataset_shards.stream_iteration import Iteration, Standing
 from brain.ml.dataset_shards.stream_state import StreamState, check_order, check_seed, parse_state
 
 
-def make_state(index: StreamIndex, seed: int, standing: Standing) -> dict[str, Any]:
+def make_state(
+    index: StreamIndex, seed: int, standing: Standing, pin: PartitionPin | None
+) -> dict[str, Any]:
     """Return the state dict of a standing; JSON would not change it."""
     keep_listing(index)
     order: dict[str, Any] = {
@@ -23,6 +26,8 @@ def make_state(index: StreamIndex, seed: int, standing: Standing) -> dict[str, A
     }
     if standing.hint is not None:
         order["lanes"] = msgspec.to_builtins(standing.hint)
+    if pin is not None:
+        order["partitions"] = {**msgspec.to_builtins(pin), "positions": standing.partitions}
     state = StreamState(
         seed=seed,
         epoch=standing.epoch,
@@ -36,14 +41,15 @@ def make_state(index: StreamIndex, seed: int, standing: Standing) -> dict[str, A
 
 
 def make_worker_state(
-    index: StreamIndex, seed: int, iteration: Iteration, worker: int, num_workers: int
+    index: StreamIndex, seed: int, iteration: Iteration, pin: PartitionPin | None
 ) -> dict[str, Any]:
     """Return a loader worker's own state: what StatefulDataLoader keeps one of for each."""
-    start = iteration.start
-    state = make_state(index, seed, Standing(start.epoch, start.position, start.hint))
+    start, share = iteration.start, iteration.share
+    standing = Standing(start.epoch, start.position, start.hint, start.partitions)
+    state = make_state(index, seed, standing, pin)
     state["order"]["worker"] = {
-        "worker": worker,
-        "num_workers": num_workers,
+        "worker": share.worker,
+        "num_workers": share.num_workers,
         "slot": iteration.slot,
     }
     return state
@@ -51,8 +57,10 @@ def make_worker_state(
 
 def read_state(
     state: Mapping[str, Any], index: StreamIndex, seed: int, *, allow_changed: bool
-) -> EpochStart:
+) -> tuple[EpochStart, PartitionPin | None]:
     """Return where a state says the stream stood, after checking that it fits this stream.
+
+    Beside it, what the first launch has fixed of a strategy's partitions.
 
     Raises:
         UsageError: not a state of this version.
@@ -65,9 +73,12 @@ def read_state(
         check_order(saved, index.settings, index.order_fingerprint)
     same = saved.order_fingerprint == index.order_fingerprint
     lanes, worker = saved.order.get("lanes"), saved.order.get("worker", {})
-    return EpochStart(
+    partitions = saved.order.get("partitions")
+    start = EpochStart(
         epoch=saved.epoch,
         position=saved.position,
         hint=msgspec.convert(lanes, LaneHint) if lanes and same else None,
         slot=int(worker.get("slot", 0)),
+        partitions=tuple(partitions["positions"]) if partitions else (),
     )
+    return start, msgspec.convert(partitions, PartitionPin) if partitions else None

@@ -47,8 +47,11 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
     def own_samples(self, num_positions: int) -> int:
         """Return how many of them this reader takes of its rank's."""
-        total = self.rank_samples(num_positions)
-        rounds, rest = divmod(total, self.batch_size * self.num_workers)
+        return self.part_of(self.rank_samples(num_positions))
+
+    def part_of(self, rank_samples: int) -> int:
+        """Return how many of its rank's samples this reader takes."""
+        rounds, rest = divmod(rank_samples, self.batch_size * self.num_workers)
         tail = min(max(rest - self.worker * self.batch_size, 0), self.batch_size)
         return rounds * self.batch_size + tail
 

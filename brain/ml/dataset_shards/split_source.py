@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from brain.ml.dataset_shards.split_table import SplitTable
-from tools_utilities.errors import QuarkError, RecordError
+from tools_utilities.errors import DataNotFoundError, QuarkError, RecordError
 from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.shard_format import (
@@ -210,6 +210,16 @@ class _SequenceSplit:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def no_data(manager: ShardReader | None, prefix: str) -> DataNotFoundError:
+    """Return the error of a prefix without data objects."""
+    where = "memory" if manager is None else manager.store.endpoint_id
+    return DataNotFoundError(
+        f"{where}: no data at prefix {prefix!r}",
+        hint="Check the prefix; a folder ends in `/`.",
+        prefix=prefix,
+    )
 
 
 def named(error: RecordError, store: str) -> RecordError:

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from brain.ml.dataset_shards.epoch_plan import Tolerance
 from brain.ml.dataset_shards.partition_strategy import World, find_strategy
 from tools_utilities.errors import UsageError
 
@@ -24,6 +25,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     partition: str = "round_robin"
     partition_options: dict[str, Any] = {}
     equalize: str = "drop"
+    max_drop: float = 0.01
     on_bad: str = "fail"
     bad_budget: int = 1000
     on_missing: str = "fail"
@@ -33,14 +35,29 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise _bad(name, getattr(self, name), f"one of {', '.join(choices)}")
-        strategy = find_strategy(self.partition)
-        strategy.assign((), World(world_size=1, options=self.partition_options))
+        world = World(world_size=1, options=self.partition_options)
+        find_strategy(self.partition).num_partitions(world)
+        if not 0 <= self.max_drop <= 1:
+            raise _bad("max_drop", self.max_drop, "a share from 0 to 1")
         if self.batch_size is not None and self.batch_size < 1:
             raise _bad("batch_size", self.batch_size, "at least 1")
         if self.prefetch != "auto" and not (isinstance(self.prefetch, int) and self.prefetch >= 0):
             raise _bad("prefetch", self.prefetch, "`auto` or a number of shards")
         if self.bad_budget < 0:
             raise _bad("bad_budget", self.bad_budget, "at least 0")
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """What is skipped instead of raised."""
+        return Tolerance(on_bad=self.on_bad, bad_budget=self.bad_budget, on_missing=self.on_missing)
+
+    @property
+    def order_partition(self) -> dict[str, Any] | None:
+        """What the strategy adds to the order fingerprint; None for turns."""
+        if find_strategy(self.partition).by_position:
+            return None
+        options = msgspec.to_builtins(self.partition_options)
+        return {"name": self.partition, "options": options}
 
 
 def _bad(name: str, value: object, accepted: str) -> UsageError:

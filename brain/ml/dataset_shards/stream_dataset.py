@@ -6,7 +6,6 @@ who gets what, `shuffle_order.py` for how it is shuffled, `stream_loader.py` for
 state is exact with worker processes too.
 """
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
@@ -16,8 +15,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from brain.ml.dataset_shards.bookmark import Bookmark
 from brain.ml.dataset_shards.counting import agree, count_together
-from brain.ml.dataset_shards.epoch_plan import EpochPlan, EpochStart, Tolerance
-from brain.ml.dataset_shards.place import Place, can_exchange, find_place
+from brain.ml.dataset_shards.epoch_plan import EpochPlan, EpochStart
+from brain.ml.dataset_shards.place import Place, can_exchange, find_place, warn_of_workers
 from brain.ml.dataset_shards.saved_state import make_state, make_worker_state, read_state
 from brain.ml.dataset_shards.share import Share
 from brain.ml.dataset_shards.split_source import (
@@ -27,6 +26,7 @@ from brain.ml.dataset_shards.split_source import (
     SplitSource,
     SplitView,
     StoreSource,
+    no_data,
 )
 from brain.ml.dataset_shards.stream_config import StreamConfig
 from brain.ml.dataset_shards.stream_index import (
@@ -36,11 +36,10 @@ from brain.ml.dataset_shards.stream_index import (
     index_store,
 )
 from brain.ml.dataset_shards.stream_iteration import Iteration, StreamTotals
+from brain.ml.dataset_shards.stream_partitions import StreamPartitions, objects_first_needed
 from brain.ml.dataset_shards.validation import Validation, validate_stream
-from tools_utilities.errors import DataNotFoundError, QuarkError, UsageError
+from tools_utilities.errors import QuarkError, UsageError
 from tools_utilities.shard_format import ReadOptions
-
-logger = logging.getLogger(__name__)
 
 
 class StreamDataset(IterableDataset[Any]):
@@ -66,6 +65,7 @@ class StreamDataset(IterableDataset[Any]):
         partition: str = "round_robin",
         partition_options: Mapping[str, Any] | None = None,
         equalize: str = "drop",
+        max_drop: float = 0.01,
         on_bad: str = "fail",
         bad_budget: int = 1000,
         on_missing: str = "fail",
@@ -90,6 +90,7 @@ class StreamDataset(IterableDataset[Any]):
             partition: Name of the partition strategy.
             partition_options: The strategy's own options.
             equalize: How all ranks come to the same number of samples: `drop`, `pad` or `none`.
+            max_drop: Largest share of an epoch that a strategy may drop for equal numbers.
             on_bad: `fail` or `skip` where a record cannot be read …
             bad_budget: … at most so many times an epoch.
             on_missing: `fail` or `skip` where an object is gone since it was listed.
@@ -112,6 +113,7 @@ class StreamDataset(IterableDataset[Any]):
             partition=partition,
             partition_options=dict(partition_options or {}),
             equalize=equalize,
+            max_drop=max_drop,
             on_bad=on_bad,
             bad_budget=bad_budget,
             on_missing=on_missing,
@@ -124,6 +126,7 @@ class StreamDataset(IterableDataset[Any]):
             options=options,
             shuffle=shuffle,
             view_identity=None if view is None else view.identity,
+            partition=self.config.order_partition,
             skip_missing=on_missing == "skip",
         )
         self._manager: ShardReader | None = manager
@@ -153,10 +156,10 @@ class StreamDataset(IterableDataset[Any]):
         return stream
 
     def _hold(self, samples: Sequence[Any], config: StreamConfig) -> None:
-        self.config = config
-        self._manager = None
+        self.config, self._manager = config, None
         self._source = SequenceSource(samples)
-        self._index = index_sequence(len(samples), shuffle=config.shuffle)
+        partition = config.order_partition
+        self._index = index_sequence(len(samples), shuffle=config.shuffle, partition=partition)
 
     def _set_up(self, rank: int | None, world_size: int | None) -> None:
         self._place = None if rank is None and world_size is None else find_place(rank, world_size)
@@ -164,6 +167,7 @@ class StreamDataset(IterableDataset[Any]):
         self.bookmark = Bookmark()
         """Where the stream stands; for loaders that deliver for it."""
         self._totals = StreamTotals()
+        self._partitions = StreamPartitions(self.config)
 
     # Iterating.
 
@@ -188,17 +192,14 @@ class StreamDataset(IterableDataset[Any]):
         """
         index, worker = self.prepare(), get_worker_info()
         turn, start = self.bookmark.begin(int(index.change_fingerprint[:15], 16))
-        if worker is not None and batch_size is None and worker.num_workers > 1 and worker.id == 0:
-            logger.warning(
-                "StreamDataset has no batch_size: with %d loader workers the order depends on their "
-                "number; give it the DataLoader's batch_size",
-                worker.num_workers,
-            )
+        if batch_size is None:
+            warn_of_workers()
         share = self._share(
             batch_size or 1,
             worker=0 if worker is None else worker.id,
             num_workers=1 if worker is None else worker.num_workers,
         )
+        self._partitions.deal(start, share)
         plan = self._plan(index, share, start)
         iteration = Iteration(index, plan, self.bookmark.clock, turn, self._totals)
         self.bookmark.iteration = iteration
@@ -219,17 +220,21 @@ class StreamDataset(IterableDataset[Any]):
             self._index = agree(outcome, place)
             count_together(self._index, self._source, place)
         self._agreed = True
-        return self._own_index()
+        index = self._own_index()
+        self._partitions.prepare(index, self._source, place)
+        return index
 
     def _own_index(self) -> StreamIndex:
         index = self.index
         if not index.table.objects:
-            raise DataNotFoundError(
-                f"{self._store_name()}: no data at prefix {self._request.prefix!r}",
-                hint="Check the prefix; a folder ends in `/`.",
-                prefix=self._request.prefix,
-            )
+            raise no_data(self._manager, self._request.prefix)
         return index
+
+    def _dealt_index(self) -> StreamIndex:
+        """Return the index, partitions made under a strategy that has them."""
+        index = self._own_index()
+        pin = self._partitions.pin(index, self.place.world_size)
+        return index if pin is None else self.prepare()
 
     @property
     def index(self) -> StreamIndex:
@@ -267,10 +272,9 @@ class StreamDataset(IterableDataset[Any]):
             seed=config.seed,
             start=start,
             share=share,
-            tolerance=Tolerance(
-                on_bad=config.on_bad, bad_budget=config.bad_budget, on_missing=config.on_missing
-            ),
+            tolerance=config.tolerance,
             prefetch=config.prefetch,
+            partitioning=self._partitions.made,
         )
 
     # Epochs and state.
@@ -300,20 +304,21 @@ class StreamDataset(IterableDataset[Any]):
             UsageError: it is needed and was not given.
         """
         self._totals.checkpoints += 1
-        index, seed, worker = self.index, self.config.seed, get_worker_info()
-        iteration = self.bookmark.iteration
-        if worker is not None and iteration is not None:
-            return make_worker_state(index, seed, iteration, worker.id, worker.num_workers)
+        index, seed, iteration = self.index, self.config.seed, self.bookmark.iteration
+        pin = self._partitions.pin(index, self.place.world_size)
+        if get_worker_info() is not None and iteration is not None:
+            return make_worker_state(index, seed, iteration, pin)
         if batches_delivered is None:
-            return make_state(index, seed, self.bookmark.standing())
+            return make_state(index, seed, self.bookmark.standing(), pin)
         if self.config.batch_size is None:
             raise UsageError(
                 "state_dict(batches_delivered=…) needs the stream's batch_size",
                 hint="Make the StreamDataset with the DataLoader's batch_size.",
             )
         share = self._share(self.config.batch_size)
-        standing = self.bookmark.standing_after(batches_delivered, share, index.total)
-        return make_state(index, seed, standing)
+        total, deal = self._dealt_index().total, self._partitions.deal
+        standing = self.bookmark.standing_after(batches_delivered, share, total, deal)
+        return make_state(index, seed, standing, pin)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next `iter()` go on where `state` was saved; any world size or worker count.
@@ -323,7 +328,8 @@ class StreamDataset(IterableDataset[Any]):
             ChangedError: other data, another seed or other order settings.
         """
         config = self.config
-        start = read_state(state, self.index, config.seed, allow_changed=config.allow_changed)
+        start, pin = read_state(state, self.index, config.seed, allow_changed=config.allow_changed)
+        self._partitions.adopt(pin)
         self.bookmark.start_at(start)
 
     # What there is.
@@ -334,10 +340,21 @@ class StreamDataset(IterableDataset[Any]):
         Raises:
             TypeError: the counts are not known (yet).
         """
-        total = self._own_index().total
+        total, share = self._dealt_index().total, self._share(1)
+        deal = self._partitions.deal(EpochStart(), share)
+        if deal is not None:
+            return deal.turns(share.rank)
         if total is None:
             raise TypeError("the stream's length is not known before it has been read once")
-        return self._share(1).rank_samples(total)
+        return share.rank_samples(total)
+
+    def rank_files(self) -> list[str]:
+        """Return the keys of the objects that this rank reads from, in key order.
+
+        Raises:
+            UsageError: fewer files than ranks, with partition=files.
+        """
+        return self._partitions.keys(self.prepare(), self.place)
 
     @property
     def is_empty(self) -> bool:
@@ -347,11 +364,9 @@ class StreamDataset(IterableDataset[Any]):
 
     def prefetch(self, count: int) -> None:
         """Have the first `count` objects of the next epoch fetched; does not wait for them."""
-        from brain.ml.dataset_shards.epoch_reader import first_objects
-
-        index = self._own_index()
+        index = self._dealt_index()
         plan = self._plan(index, self._share(1), EpochStart(epoch=self.bookmark.next_start().epoch))
-        self._source.read_ahead(first_objects(plan, count))
+        self._source.read_ahead(objects_first_needed(plan, index.counts, count))
 
     def validate(self) -> Validation:
         """Read and decode every record once, in file order, and report what is wrong."""
@@ -379,9 +394,6 @@ class StreamDataset(IterableDataset[Any]):
         if self._manager is None:
             raise UsageError("a stream of samples in memory has no store")
         return self._manager
-
-    def _store_name(self) -> str:
-        return str(getattr(getattr(self._manager, "store", None), "endpoint_id", "memory"))
 
     def _counts_folder(self) -> Path | None:
         folder = getattr(self._manager, "cache_dir", None)

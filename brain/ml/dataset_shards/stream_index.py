@@ -77,6 +77,7 @@ class StreamIndex:
     """Samples of whole objects (by number) as a manifest says."""
     folder: str = ""
     count_file: CountFile | None = None
+    in_memory: bool = False
 
     @property
     def total(self) -> int | None:
@@ -161,9 +162,11 @@ def index_store(
     return index
 
 
-def index_sequence(num_samples: int, *, shuffle: bool) -> StreamIndex:
-    """Index a sequence in memory: ranges of it stand for splits."""
-    size = max(1, min(4096, -(-num_samples // 96)))
+def index_sequence(
+    num_samples: int, *, shuffle: bool, partition: dict[str, Any] | None = None
+) -> StreamIndex:
+    """Index a sequence in memory: ranges of it stand for splits, single samples under a strategy."""
+    size = 1 if partition else max(1, min(4096, -(-num_samples // 96)))
     splits = [
         Split(
             key="memory",
@@ -176,7 +179,13 @@ def index_sequence(num_samples: int, *, shuffle: bool) -> StreamIndex:
     ]
     table = SplitTable([ObjectInfo(key="memory", size_bytes=num_samples)], [splits])
     shape = choose_shape(table.num_bytes, shuffle=shuffle)
-    settings = {"order_version": ORDER_VERSION, "shuffle": shuffle, "samples": num_samples}
+    settings: dict[str, Any] = {
+        "order_version": ORDER_VERSION,
+        "shuffle": shuffle,
+        "samples": num_samples,
+    }
+    if partition:
+        settings["partition"] = partition
     order, change = table.fingerprints("", settings)
     return StreamIndex(
         table=table,
@@ -186,6 +195,7 @@ def index_sequence(num_samples: int, *, shuffle: bool) -> StreamIndex:
         change_fingerprint=change,
         counts=table.num_samples.copy(),
         expected={},
+        in_memory=True,
     )
 
 

@@ -7,8 +7,11 @@ from typing import Any, NamedTuple
 
 from brain.ml.dataset_shards.epoch_clock import EpochClock, Turn
 from brain.ml.dataset_shards.epoch_plan import EpochCounts, EpochPlan, EpochStart
-from brain.ml.dataset_shards.epoch_reader import Block, EpochReader
+from brain.ml.dataset_shards.epoch_reader import Block
 from brain.ml.dataset_shards.lane_walk import LaneHint
+from brain.ml.dataset_shards.partition_deal import Deal
+from brain.ml.dataset_shards.partition_reader import PartitionReader, make_reader
+from brain.ml.dataset_shards.share import Share
 from brain.ml.dataset_shards.stream_index import StreamIndex
 from brain.ml.dataset_shards.window_reader import Unreadable
 from tools_utilities.errors import DataError, RecordError
@@ -20,6 +23,16 @@ class Standing(NamedTuple):
     epoch: int
     position: int
     hint: LaneHint | None = None
+    partitions: tuple[int, ...] = ()
+    """How far each is, under a strategy that has them."""
+
+
+def standing_in(deal: Deal, epoch: int, rank: int, turns: int) -> Standing:
+    """Return where partitions stand when a rank has delivered so many samples of an epoch."""
+    if 0 < deal.turns(rank) <= turns:
+        return Standing(epoch + 1, 0)
+    partitions = deal.after(turns)
+    return Standing(epoch, sum(partitions), None, partitions)
 
 
 @dataclass
@@ -56,7 +69,7 @@ class Iteration:
         self._plan = plan
         self._clock = clock
         self._totals = totals
-        self._reader = EpochReader(plan, index.counts)
+        self._reader = make_reader(plan, index.counts)
         self._slot = plan.start.slot
         self.num_samples = 0
         """Samples delivered; in `totals` once a pass has ended."""
@@ -67,6 +80,11 @@ class Iteration:
     def start(self) -> EpochStart:
         """Where it began."""
         return self._plan.start
+
+    @property
+    def share(self) -> Share:
+        """Whose it is."""
+        return self._plan.share
 
     @property
     def at_end(self) -> bool:
@@ -122,6 +140,8 @@ class Iteration:
         )
         if self._finished or (ended and turns > 0):
             return Standing(start.epoch + 1, 0)
+        if isinstance(self._reader, PartitionReader):
+            return standing_in(self._reader.deal, start.epoch, share.rank, turns)
         position = start.position + turns * share.world_size
         position = position if total is None else min(position, total)
         return Standing(start.epoch, position, self._reader.hint_at(position) or start.hint)
@@ -150,7 +170,7 @@ class Iteration:
             self._clock.shift(self.turn, start.epoch)
             self._plan = replace(self._plan, start=start)
             self._slot = 0
-            self._reader = EpochReader(self._plan, self._index.counts)
+            self._reader = make_reader(self._plan, self._index.counts)
             yield from self._read()
 
     def _used_up(self) -> bool:
@@ -159,6 +179,8 @@ class Iteration:
             return False
         rest = max(0, total - start.position)
         samples = rest // share.world_size if share.equalize == "drop" else rest
+        if isinstance(self._reader, PartitionReader):
+            samples = self._reader.most_samples
         return samples - samples % self._usable_batch == 0
 
     def _read(self) -> Iterator[Block]:

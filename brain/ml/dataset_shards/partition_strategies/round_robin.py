@@ -16,6 +16,12 @@ class RoundRobin:
 
     name = "round_robin"
     by_position = True
+    whole_files = False
+
+    def num_partitions(self, world: World) -> int:
+        """Return the world size."""
+        check_options(world, self.name)
+        return world.world_size
 
     def assign(self, shards: Sequence[Shard], world: World) -> list[list[int]]:
         """Return each rank's shards."""
