@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tools_utilities.compression import decompress_to_spill, decompressed
+from tools_utilities.errors import UsageError
 from tools_utilities.litdata_index import LitDataConfig, Structure
 from tools_utilities.litdata_values import Decode, LitDataValueError, decoder_of
 from tools_utilities.object_store import ObjectInfo
@@ -325,6 +326,8 @@ class TokenChunk:
         packed: bool = False,
     ) -> None:
         """Open the rows of a range; a chunk that is a zstd object is decoded, and opened whole."""
+        if options.seq_len < 1:
+            raise UsageError(f"seq_len={options.seq_len}: a sample needs at least one token")
         content = SplitContent(shard, split)
         self._spill: Spill | None = None
         end = split.end

@@ -6,13 +6,14 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from tests.peer_data import PEERS, litdata_sample, plain, read_folder, stream_folder
 from tests.shard_mutations import assert_damage_is_an_error
 from tests.shard_reading import in_memory, plan, read_all, written
-from tools_utilities.errors import DataError, RecordError
+from tools_utilities.errors import DataError, RecordError, UsageError
 from tools_utilities.litdata_index import Structure, config_for, dict_spec, index_of
 from tools_utilities.litdata_index import with_litdata_index as with_index
 from tools_utilities.litdata_values import LitDataValueError, decoder_of
@@ -153,6 +154,20 @@ def test_token_chunks_are_rows_and_no_token_is_lost(seq_len: int) -> None:
         assert [t for sample in found for t in sample["input_ids"].tolist()] == expected
         assert len(found) == -(-20 // seq_len) + -(-15 // seq_len)
         assert {sample["input_ids"].dtype.name for sample in found} == {"int32"}
+
+
+def test_token_chunks_that_are_zstd_objects_are_rows_too() -> None:
+    import zstandard
+
+    _, data, options = indexed("litdata_tokens", ReadOptions(seq_len=6))
+    key = "litdata_tokens/chunk-0-0.zstd.bin"
+    packed = in_memory(key, zstandard.compress(data))
+    found = read_all("litdata", packed, options=options)
+    assert found[0]["input_ids"].tolist() == [3, 4, 5, 6, 7, 6]
+    assert [len(sample["input_ids"]) for sample in found] == [6, 6, 6, 2]
+    no_length = msgspec.structs.replace(options, seq_len=0)
+    with pytest.raises(UsageError, match="seq_len=0"):
+        read_all("litdata", packed, options=no_length)
 
 
 def test_pickled_leaves_are_refused_by_name() -> None:
