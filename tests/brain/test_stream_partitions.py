@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Sequence
 from itertools import islice, pairwise
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.brain.check_resume import check_resume, endless
 from tests.brain.direct_manager import DirectManager
 from tests.brain.stream_data import ids, memory_manager, put_shards
 from tools_utilities.errors import ChangedError, ObjectNotFoundError, UsageError
+from tools_utilities.shard_format import OpenSplit
 
 SIZES = [3, 0, 15, 1, 17, 2, 14, 16, 1, 19, 12, 13, 8, 4]
 """14 objects, 125 samples."""
@@ -263,6 +265,35 @@ def test_stratified_finds_classes_and_reads_labels_once(tmp_path):
     stream = StreamDataset(manager, "data/s/", rank=0, world_size=4, **settings)
     stream.prepare()
     assert manager.opened == []
+
+
+class OnlyNumbers:
+    """A view that hides the label field, as packing into tokens does."""
+
+    identity = "only numbers"
+
+    def open(self, split: OpenSplit) -> OpenSplit:
+        return NumberSplit(split)
+
+
+class NumberSplit:
+    def __init__(self, split: OpenSplit) -> None:
+        self.num_samples, self.num_bytes = split.num_samples, split.num_bytes
+        self.skipped = split.skipped
+        self.close = split.close
+        self._split = split
+
+    def read(self, indices: Sequence[int]) -> list[Any]:
+        return [{"number": sample["id"]} for sample in self._split.read(indices)]
+
+    def read_raw(self, indices: Sequence[int]) -> list[bytes]:
+        return self._split.read_raw(indices)
+
+
+def test_labels_are_those_of_the_records_whatever_the_view_shows(manager):
+    stream = make(manager, "stratified", 0, 2, view=OnlyNumbers())
+    plain = make(manager, "stratified", 0, 2)
+    assert [sample["number"] for sample in stream] == ids(plain)
 
 
 def test_stratified_refuses_a_sample_without_a_label(manager):

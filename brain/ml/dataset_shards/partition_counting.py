@@ -55,7 +55,7 @@ def find_labels(
     num_ranks, rank = (place.world_size, place.rank) if joined else (1, 0)
     numbers = range(rank, len(index.table), num_ranks)
     try:
-        result: object = _read_labels(index, source, key, numbers)
+        result: object = _read_labels(index, source.records(key), key, numbers)
     except QuarkError as error:
         result = error
     labels: dict[int, dict[str, int]] = {}

@@ -132,11 +132,13 @@ def _splits(index: StreamIndex, labels: Labels) -> tuple[list[Indices], list[Sha
         if per_object[owner] > 1:
             # Sorts as (key, place): zero is the lowest character there is.
             key += f"\0{int(table.starts[number]):020}"
+        own = labels.get(number, {})
         shards.append(
             Shard(
                 key=key,
                 size_bytes=int(table.num_bytes[number]),
-                labels=labels.get(number, {}),
+                num_samples=sum(own.values()) if labels else None,
+                labels=own,
             )
         )
     return [np.array([number]) for number in range(len(table))], shards

@@ -6,6 +6,8 @@ Both pickle; neither holds an open client.
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from brain.ml.dataset_shards.split_table import SplitTable
 from tools_utilities.errors import DataNotFoundError, QuarkError, RecordError
 from tools_utilities.litdata_index import with_litdata_index
@@ -136,6 +138,10 @@ class SplitSource(Protocol):
         """Say which objects come next, in order of use."""
         ...
 
+    def records(self, field: str) -> "SplitSource":
+        """Return the source of the plain records, for one of their fields; without a view."""
+        ...
+
 
 class StoreSource:
     """The splits of a store's objects, through a manager."""
@@ -174,6 +180,11 @@ class StoreSource:
         """Pass the order of use on to the manager."""
         self._manager.prefetch_shards(infos)
 
+    def records(self, field: str) -> "StoreSource":
+        """Return the source of the records' field; formats that cannot choose read all."""
+        options = msgspec.structs.replace(self._options, columns=(field,), first_of=())
+        return StoreSource(self._manager, options=options, deserialize=None, view=None)
+
 
 class SequenceSource:
     """The splits of a sequence in memory: ranges of its indices."""
@@ -188,6 +199,10 @@ class SequenceSource:
 
     def read_ahead(self, infos: Sequence[ObjectInfo]) -> None:
         """Nothing to fetch."""
+
+    def records(self, field: str) -> "SequenceSource":  # noqa: ARG002 - all fields are there
+        """Return this source."""
+        return self
 
 
 class _SequenceSplit:
