@@ -255,6 +255,12 @@ class Console:
             return None
         return answer.rstrip("\n")
 
+    def terminal(self) -> tuple[TextIO, TextIO]:
+        """Return (stdin, stderr), for what draws at the terminal itself; only where `can_animate`."""
+        if self._stdin is None or self._err is None:
+            raise InputNeededError("there is no terminal here")
+        return self._stdin, self._err
+
     def _fit(self, text: str) -> str:
         return fit(text, _encoding(self._err))
 

@@ -35,6 +35,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """What the environment says beside settings."""
 
     home: Path | None = None
+    state_home: Path | None = None
+    """Where programs keep what is no setting; None without a home."""
     term: str = ""
     no_color: bool = False
     ci: bool = False
@@ -346,8 +348,10 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
     variables = os.environ if environ is None else environ
     columns = variables.get("COLUMNS", "")
     home = variables.get("HOME")
+    state = variables.get("XDG_STATE_HOME") or (home and f"{home}/.local/state")
     return Environment(
         home=Path(home) if home else None,
+        state_home=Path(state) if state else None,
         term=variables.get("TERM", ""),
         no_color=bool(variables.get("NO_COLOR")),
         ci=variables.get("CI", "").lower() not in {"", "0", "false", "no", "off"},
@@ -388,5 +392,6 @@ _OTHER_VARIABLES = tuple(
         ("COLUMNS", "Width of the terminal."),
         ("HOME", "What `~` stands for."),
         ("XDG_CONFIG_HOME", "Folder of quark/config.yaml; default `~/.config`."),
+        ("XDG_STATE_HOME", "Folder of quark/history; default `~/.local/state`."),
     )
 )

@@ -115,12 +115,20 @@ def _session(arguments: Arguments, console: Console) -> int:
         console.note(*HELP.splitlines())
         return UsageError.exit_code
     console.note("Type a sentence, or `help`; Ctrl-D leaves.")
+
+    def run(sentence: str) -> int:
+        return _run_line(msgspec.structs.replace(arguments, words=(sentence,)), console)
+
+    if console.can_animate:
+        from knowledge_hub.session import run_session
+
+        return run_session(console, run, Path.cwd())
     while (line := console.read_line("quark> ")) is not None:
         words = line.strip()
         if words in ("exit", "quit"):
             break
         if words:
-            _run_line(msgspec.structs.replace(arguments, words=(words,)), console)
+            run(words)
     return 0
 
 

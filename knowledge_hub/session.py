@@ -1,0 +1,114 @@
+"""The interactive session's knowledge: what is read, completed and remembered."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from knowledge_hub.hub import KnowledgeHub, intents
+from knowledge_hub.phrases import PhraseTable, expansions, phrase_table
+from tools_utilities.console import Console
+from tools_utilities.object_store import open_store
+from tools_utilities.setting_keys import SETTING_KEYS
+from tools_utilities.settings import Settings, load_settings
+
+MOST_PAGES = 1
+"""Of a store's folder: a thousand names are more than anybody chooses from."""
+
+
+def run_session(console: Console, run: Callable[[str], int], start_dir: Path) -> int:
+    """Read sentences at the terminal until the person leaves; `run` carries one out."""
+    from tools_utilities.terminal_completion import SentenceCompleter, StoreFolders
+    from tools_utilities.terminal_session import (
+        Session,
+        SessionActions,
+        history_in,
+        terminal_of,
+    )
+
+    settings = load_settings(start_dir=start_dir)
+    hub = KnowledgeHub()
+
+    def read(sentence: str) -> Any:
+        return hub.read(sentence, aliases=settings.aliases)
+
+    def list_folder(uri: str) -> Sequence[str]:
+        return store_entries(settings, uri)
+
+    folders = StoreFolders(list_folder)
+    completer = SentenceCompleter(
+        session_words(settings), lambda: run_names(settings), folders,
+        home=settings.environment.home, start_dir=start_dir,
+    )  # fmt: skip
+    keys, output = terminal_of(*console.terminal())
+    state = settings.environment.state_home
+    actions = SessionActions(
+        read=read,
+        run=run,
+        confirm=lambda question: console.confirm(question, default=False),
+        say=lambda lines: console.note(*lines),
+        examples=examples(),
+    )
+    history = history_in(None if state is None else state / "quark")
+    session = Session(actions, completer=completer, history=history, keys=keys, output=output)
+    folders.arrived = session.redraw
+    return session.loop()
+
+
+def examples() -> list[str]:
+    """Return one sentence of each intent that can be carried out."""
+    return [f"  {one.examples[0]}" for _, one in sorted(intents().items()) if one.run is not None]
+
+
+def session_words(settings: Settings) -> Any:
+    """Return what is completed: verbs, phrases up to their first value, keys and aliases."""
+    from tools_utilities.terminal_completion import SessionWords
+
+    table = phrase_table()
+    return SessionWords(
+        words=tuple(sorted({*table.verbs, *phrase_starts(table)})),
+        keys=tuple(key.name for key in SETTING_KEYS),
+        aliases=tuple(sorted(settings.aliases)),
+    )
+
+
+def phrase_starts(table: PhraseTable) -> set[str]:
+    """Return the words with which phrases begin, up to the first value: `batch size`."""
+    found = set()
+    for phrase in table.phrases:
+        for sequence in expansions(phrase.say):
+            words = []
+            for part in sequence:
+                if part[0] == "{":
+                    break
+                words.append(part)
+            if words:
+                found.add(" ".join(words))
+    return found
+
+
+def run_names(settings: Settings) -> Iterable[str]:
+    """Return the names of the runs, and of folders that look like runs; a listing, nothing read."""
+    from resource_manager.job_making import out_dir_of
+
+    out_dir = out_dir_of(settings)
+    if not out_dir.is_dir():
+        return []
+    return sorted(path.name for path in out_dir.iterdir() if not path.name.startswith("."))
+
+
+def store_entries(settings: Settings, uri: str) -> list[str]:
+    """Return the URIs directly under a folder of a store: its folders first, then its objects.
+
+    Raises:
+        QuarkError: the store does not answer, or there is none.
+    """
+    scheme, _, rest = uri.partition("://")
+    bucket, _, prefix = rest.partition("/")
+    base = f"{scheme}://{bucket}"
+    store = open_store(settings.store_spec(base))
+    folders: list[str] = []
+    objects: list[str] = []
+    for page in store.list_folder(prefix, max_pages=MOST_PAGES):
+        folders += [f"{base}/{folder}" for folder in page.prefixes]
+        objects += [f"{base}/{info.key}" for info in page.objects]
+    return [*folders, *objects]

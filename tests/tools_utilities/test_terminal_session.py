@@ -1,0 +1,278 @@
+"""The interactive session through prompt-toolkit's pipe: keys in, commands and a screen out."""
+
+import io
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.data_structures import Size
+from prompt_toolkit.document import Document
+from prompt_toolkit.formatted_text import fragment_list_to_text
+from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.input import create_pipe_input
+
+from knowledge_hub.hub import KnowledgeHub
+from knowledge_hub.phrases import phrase_table
+from knowledge_hub.session import examples, phrase_starts, store_entries
+from tools_utilities.errors import StoreError
+from tools_utilities.settings import load_settings
+from tools_utilities.terminal_completion import SentenceCompleter, SessionWords, StoreFolders
+from tools_utilities.terminal_session import (
+    Session,
+    SessionActions,
+    SessionOutput,
+    history_in,
+    reading_line,
+)
+
+HUB = KnowledgeHub()
+PASTE_ON, PASTE_OFF = "\x1b[200~", "\x1b[201~"
+WORDS = SessionWords(
+    words=("train", "batch size", "learning rate"), keys=("lr", "layers"), aliases=("genomes",)
+)
+
+
+def read(sentence: str) -> Any:
+    return HUB.read(sentence)
+
+
+def completer(
+    tmp_path: Path, list_folder: Callable[[str], Sequence[str]] = lambda _uri: ()
+) -> SentenceCompleter:
+    folders = StoreFolders(list_folder)
+    return SentenceCompleter(
+        WORDS, lambda: ["fox-12", "owl-3"], folders, home=tmp_path, start_dir=tmp_path
+    )
+
+
+def type_keys(
+    tmp_path: Path, keys: str, *, history=None, codes: Sequence[int] = (), agree: bool = True
+):
+    """Run a session on keys; returns (commands, lines said, questions, screen)."""
+    ran: list[str] = []
+    said: list[str] = []
+    asked: list[str] = []
+
+    def run(line: str) -> int:
+        ran.append(line)
+        return codes[len(ran) - 1] if len(ran) <= len(codes) else 0
+
+    def confirm(question: str) -> bool:
+        asked.append(question)
+        return agree
+
+    screen = io.StringIO()
+    output = SessionOutput(screen, lambda: Size(rows=24, columns=80), enable_cpr=False)
+    actions = SessionActions(read, run, confirm, said.extend, ["  list runs"])
+    with create_pipe_input() as pipe, create_app_session(input=pipe, output=output):
+        pipe.send_text(keys)
+        session = Session(
+            actions, completer=completer(tmp_path), history=history or InMemoryHistory(),
+            keys=pipe, output=output,
+        )  # fmt: skip
+        assert session.loop() == 0
+    return ran, said, asked, screen.getvalue()
+
+
+def test_lines_are_carried_out_until_ctrl_d(tmp_path):
+    ran, _, _, screen = type_keys(tmp_path, "list runs\rshow fox-12\r\x04")
+    assert ran == ["list runs", "show fox-12"]
+    assert "quark> " in screen
+    assert "Ctrl-D leaves" in screen  # below the line
+
+
+@pytest.mark.parametrize("leave", ["exit\r", "quit\r", "\x04"])
+def test_ways_to_leave(tmp_path, leave):
+    assert type_keys(tmp_path, leave)[0] == []
+
+
+def test_ctrl_c_clears_the_line(tmp_path):
+    assert type_keys(tmp_path, "delete run fox-12\x03list runs\r\x04")[0] == ["list runs"]
+
+
+def test_a_failed_command_does_not_end_the_session(tmp_path):
+    assert type_keys(tmp_path, "a\rb\r\x04", codes=[2, 0])[0] == ["a", "b"]
+
+
+def test_an_empty_line_is_nothing(tmp_path):
+    assert type_keys(tmp_path, "\r  \r\x04")[0] == []
+
+
+def test_a_paste_of_one_line_waits_for_enter(tmp_path):
+    ran, _, asked, _ = type_keys(tmp_path, f"{PASTE_ON}list runs{PASTE_OFF}\r\x04")
+    assert ran == ["list runs"]
+    assert asked == []
+
+
+def test_a_paste_of_several_lines_asks_before_it_runs_them(tmp_path):
+    paste = f"{PASTE_ON}list runs\nshow fox-12\n\nresume\n{PASTE_OFF}\r\x04"
+    ran, said, asked, _ = type_keys(tmp_path, paste)
+    assert ran == ["list runs", "show fox-12", "resume"]
+    assert asked == ["Run these 3 commands, one after the other?"]
+    assert said[:2] == ["  1  list runs", "  2  show fox-12"]
+    ran, said, _, _ = type_keys(tmp_path, paste, agree=False)
+    assert ran == []
+    assert said[-1] == "Nothing was run."
+    ran, said, _, _ = type_keys(tmp_path, paste, codes=[0, 3])
+    assert ran == ["list runs", "show fox-12"]
+    assert "1 more were not run" in said[-1]
+
+
+def test_a_question_mark_shows_examples_on_an_empty_line_only(tmp_path):
+    ran, said, _, _ = type_keys(tmp_path, "?what's running?\r\x04")
+    assert said == ["  list runs"]
+    assert ran == ["what's running?"]
+
+
+def test_history_is_kept_private_and_searched(tmp_path):
+    folder = tmp_path / "state/quark"
+    type_keys(tmp_path, "show fox-12\rlist runs\r\x04", history=history_in(folder))
+    assert (folder / "history").stat().st_mode & 0o077 == 0
+    history = history_in(folder)
+    ran = type_keys(tmp_path, "\x12fox\r\r\x04", history=history)[0]  # Ctrl-R
+    assert ran == ["show fox-12"]
+    (tmp_path / "file").write_text("")
+    assert isinstance(history_in(tmp_path / "file/x"), InMemoryHistory)
+    assert isinstance(history_in(None), InMemoryHistory)
+
+
+def test_a_suggestion_is_taken_with_the_right_arrow(tmp_path):
+    history = InMemoryHistory()
+    history.append_string("train with ./data for 3 steps")
+
+    # Suggestions are made by a task of their own: the keys come once it has run.
+    ran: list[str] = []
+
+    def run(line: str) -> int:
+        ran.append(line)
+        return 0
+
+    screen = io.StringIO()
+    output = SessionOutput(screen, lambda: Size(rows=24, columns=80), enable_cpr=False)
+    actions = SessionActions(read, run, bool, print)
+    with create_pipe_input() as pipe, create_app_session(input=pipe, output=output):
+        session = Session(
+            actions, completer=completer(tmp_path), history=history, keys=pipe, output=output
+        )
+
+        def send() -> None:
+            for keys in ("train w", "\x1b[C", "\r", "\x04"):
+                pipe.send_text(keys)
+                time.sleep(0.3)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        session.loop()
+        sender.join()
+    assert ran == ["train with ./data for 3 steps"]
+
+
+def texts(found) -> str:
+    return fragment_list_to_text(found)
+
+
+def test_the_reading_stands_below_with_unowned_words_underlined():
+    assert "Ctrl-D" in texts(reading_line(read, "", 80))
+    good = reading_line(read, "train with ./d for 3 steps", 80)
+    assert texts(good) == "ok train: train with ./d --override max_steps=3"
+    bad = reading_line(read, "train with ./d frobnicate", 80)
+    assert ("class:unowned", "frobnicate") in bad
+    assert texts(bad) == "unaccounted train: train with ./d frobnicate"
+    assert texts(reading_line(read, "train", 80)).startswith("incomplete train: ")
+    assert texts(reading_line(read, "train; ls", 80)).startswith("refused: ")
+
+
+def test_the_reading_is_one_escaped_line_that_fits():
+    for text in ("train with ./d " + "word " * 60, "a\x1b[31mb\u202ec", "one\ntwo"):
+        found = texts(reading_line(read, text, 40))
+        assert len(found) <= 40
+        assert found.isprintable()
+
+
+def completions(found: SentenceCompleter, text: str) -> list[str]:
+    return [one.text for one in found.get_completions(Document(text), CompleteEvent())]
+
+
+def test_words_runs_aliases_and_keys(tmp_path):
+    found = completer(tmp_path)
+    assert completions(found, "tr") == ["train"]
+    assert completions(found, "train with ge") == ["genomes"]
+    assert completions(found, "train with x l") == ["learning rate", "lr=", "layers="]
+    assert completions(found, "show fo") == ["fox-12"]
+    assert completions(found, "train --override ") == ["lr=", "layers="]
+    assert completions(found, "") == []
+
+
+def test_local_paths(tmp_path):
+    for name in ("data/one", "data/two", ".hidden"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "data/odd\x1b").write_text("")
+    found = completer(tmp_path)
+    assert completions(found, "train with ./da") == ["./data/"]
+    assert completions(found, "train with data/") == ["data/one/", "data/two/"]
+    assert completions(found, "train with ~/d") == ["~/data/"]
+    assert completions(found, f"train with {tmp_path}/data/t") == [f"{tmp_path}/data/two/"]
+    assert completions(found, "train with ./.h") == ["./.hidden/"]
+    assert completions(found, "train with ./nowhere/") == []
+
+
+def test_store_folders_come_later_and_once(tmp_path):
+    asked: list[str] = []
+    answer, arrived = threading.Event(), threading.Event()
+
+    def list_folder(uri: str) -> list[str]:
+        asked.append(uri)
+        answer.wait(10)
+        return [f"{uri}train/", f"{uri}val/"]
+
+    folders = StoreFolders(list_folder)
+    folders.arrived = arrived.set
+    found = SentenceCompleter(WORDS, list, folders, start_dir=tmp_path)
+    began = time.monotonic()
+    assert completions(found, "train with s3://bucket/set/t") == []
+    assert completions(found, "train with s3://bucket/set/tr") == []
+    assert time.monotonic() - began < 1  # the store has not answered
+    answer.set()
+    assert arrived.wait(10)
+    assert completions(found, "train with s3://bucket/set/t") == ["s3://bucket/set/train/"]
+    assert asked == ["s3://bucket/set/"]
+    assert completions(found, "train with s3://") == []
+
+
+def test_a_store_that_fails_offers_nothing(tmp_path):
+    arrived = threading.Event()
+
+    def list_folder(_uri: str) -> list[str]:
+        raise StoreError("no answer")
+
+    folders = StoreFolders(list_folder)
+    folders.arrived = arrived.set
+    assert folders.entries("s3://b/") == ()
+    assert arrived.wait(10)
+    assert folders.entries("s3://b/") == ()
+
+
+def test_entries_of_a_store(tmp_path):
+    (tmp_path / "set/train").mkdir(parents=True)
+    (tmp_path / "set/train/a.jsonl").write_text("{}\n")
+    (tmp_path / "set/b.jsonl").write_text("{}\n")
+    settings = load_settings(start_dir=tmp_path, environ={})
+    from tools_utilities.object_store import StoreSpec, open_store
+
+    store = open_store(StoreSpec(uri="memory://session-test"))
+    store.put("set/train/a.jsonl", b"{}\n")
+    store.put("set/b.jsonl", b"{}\n")
+    assert store_entries(settings, "memory://session-test/set/") == [
+        "memory://session-test/set/train/", "memory://session-test/set/b.jsonl",
+    ]  # fmt: skip
+
+
+def test_what_is_offered_is_of_the_language():
+    assert {"batch size", "no validation"} <= phrase_starts(phrase_table())
+    for line in examples():
+        assert HUB.read(line).status == "ok"
