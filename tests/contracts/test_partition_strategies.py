@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -256,3 +258,10 @@ def test_contiguous_runs_are_even_and_none_is_empty_without_need(sizes, world_si
     assert all(parts) or len(sizes) < world_size
     if len(sizes) == 8 * world_size and len(set(sizes)) == 1:
         assert {len(part) for part in parts} == {8}
+
+
+def test_the_guide_says_of_every_strategy_what_it_keeps():
+    guide = (Path(__file__).parents[2] / "docs" / "streaming.md").read_text()
+    table = next(line for line in guide.splitlines() if line.startswith("| |"))
+    assert sorted(re.findall(r"`(\w+)`", table)) == NAMES
+    assert sorted(re.findall(r"^\| `(\w+)` \|", guide.partition("What each")[0], re.M)) == NAMES
