@@ -264,4 +264,7 @@ def test_the_guide_says_of_every_strategy_what_it_keeps():
     guide = (Path(__file__).parents[2] / "docs" / "streaming.md").read_text()
     table = next(line for line in guide.splitlines() if line.startswith("| |"))
     assert sorted(re.findall(r"`(\w+)`", table)) == NAMES
-    assert sorted(re.findall(r"^\| `(\w+)` \|", guide.partition("What each")[0], re.M)) == NAMES
+    assert (
+        sorted(re.findall(r"^\| `(\w+)` \|", guide.partition("What each")[0], re.MULTILINE))
+        == NAMES
+    )
