@@ -31,19 +31,37 @@ def make_dataset(cfg):
     )
 
 
+def import_all():
+    """Import what a run imports lazily: the harness times no peer's imports."""
+    import awscrt.checksums
+    import boto3
+    import obstore.store
+
+    from brain.ml.dataset_shards import stream_loader, token_collate
+    from tools_utilities.scripts import dataset_discovery, s3_streaming_manager
+    from tools_utilities.shard_formats import jsonl, tokens
+
+    return (
+        awscrt.checksums, boto3, obstore.store, stream_loader, token_collate,
+        dataset_discovery, s3_streaming_manager, jsonl, tokens,
+    )  # fmt: skip
+
+
 def stack_tokens(batch):
     """One int64 tensor of (batch, SEQ), as every peer's collate makes."""
-    import numpy as np
-    import torch
+    from brain.ml.dataset_shards.token_collate import TokenCollate
 
-    return torch.from_numpy(np.stack([sample["input_ids"] for sample in batch]).astype(np.int64))
+    collate = TokenCollate()
+    return collate.finish(collate(batch))
 
 
 def own_loader(dataset, kw):
     from brain.ml.dataset_shards.stream_loader import StreamLoader
+    from brain.ml.dataset_shards.token_collate import TokenCollate
 
+    collate_fn = TokenCollate() if kw["collate_fn"] is stack_tokens else kw["collate_fn"]
     return StreamLoader(
-        dataset, kw["batch_size"], num_workers=kw["num_workers"], collate_fn=kw["collate_fn"]
+        dataset, kw["batch_size"], num_workers=kw["num_workers"], collate_fn=collate_fn
     )
 
 
@@ -54,6 +72,8 @@ def plain_loader(dataset, kw):
 
 
 def _drive(cfg, loader):
+    import_all()
+
     def with_collate(dataset, kw):
         if cfg["kind"] == "tok":
             kw["collate_fn"] = stack_tokens

@@ -8,6 +8,8 @@ of repeated keys the last wins (`strict`: an error).
 from collections.abc import Callable, Iterable, Sequence
 from typing import BinaryIO
 
+import numpy as np
+
 from tools_utilities.json_records import (
     BadJsonError,
     ExactJson,
@@ -106,9 +108,8 @@ class JsonlSplit:
         self._content.close()
 
     def _slices(self, indices: Sequence[int]) -> list[memoryview]:
-        wanted = list(indices)
-        starts = self._starts
-        begins, ends = starts[wanted].tolist(), starts[[index + 1 for index in wanted]].tolist()
+        wanted = np.asarray(indices, np.int64)
+        begins, ends = self._starts[wanted].tolist(), self._starts[wanted + 1].tolist()
         view = self._view
         pieces = [view[begin:end] for begin, end in zip(begins, ends, strict=True)]
         self._content.touched(len(pieces), sum(ends) - sum(begins))

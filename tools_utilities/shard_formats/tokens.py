@@ -120,7 +120,7 @@ class TokenSplit:
 
     def read(self, indices: Sequence[int]) -> list[Sample]:
         """Return the sequences at `indices`: writable arrays of uint16 or uint32."""
-        if all(index < len(self._full) for index in indices):
+        if max(indices, default=0) < len(self._full):
             return [{FIELD: row} for row in self.read_block(indices)]
         return [{FIELD: self._sequence(index).copy()} for index in indices]
 

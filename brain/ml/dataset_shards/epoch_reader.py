@@ -16,7 +16,7 @@ from brain.ml.dataset_shards.window_reader import WindowReader, split_codes
 from tools_utilities.errors import DataError
 from tools_utilities.object_store import ObjectInfo
 
-BLOCK_SAMPLES = 1024
+BLOCK_SAMPLES = 2048
 BLOCK_BYTES = 4 << 20
 """A block holds at most so many samples, and about so many stored bytes."""
 _WINDOWS_AHEAD = 3

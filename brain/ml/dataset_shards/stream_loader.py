@@ -94,7 +94,8 @@ class StreamLoader(DataLoader[Any]):
             dataset: The stream.
             batch_size: Samples of one batch of this rank.
             num_workers: Processes that read; 0: this one, with threads that read ahead.
-            collate_fn: Makes a batch of a list of samples; None: torch's default.
+            collate_fn: Makes a batch of a list of samples; None: torch's default. Where it has a
+                method `finish(batch)`, that is called as the batch is delivered, in this process.
             drop_last: Leave out a last batch that is shorter.
             pin_memory: As in DataLoader.
             prefetch_factor: Batches ahead a worker.
@@ -125,6 +126,7 @@ class StreamLoader(DataLoader[Any]):
                 "timeout": timeout,
             }
         collate = collate_fn or default_collate
+        self._finish: Callable[[Any], Any] = getattr(collate, "finish", _unchanged)
         super().__init__(
             _BatchStream(dataset, batch_size, collate, drop_last=drop_last),
             batch_size=None,
@@ -156,7 +158,7 @@ class StreamLoader(DataLoader[Any]):
                 self._worker_stats[worker] = stats
             if message.standing is not None:
                 self.stream.bookmark.stand_at(message.standing)
-            yield message.batch
+            yield self._finish(message.batch)
         if self.num_workers:
             self.stream.bookmark.stand_at_end()
 

@@ -95,10 +95,9 @@ class WindowReader:
         for start, end in pairwise(cuts):
             if end > start:
                 flat += self._read_split(int(numbers[start]), indices[start:end])
-        result: list[Any] = [None] * len(flat)
-        for place, sample in zip(sequence.tolist(), flat, strict=True):
-            result[place] = sample
-        return result
+        places_of = np.empty(len(sequence), np.int64)
+        places_of[sequence] = np.arange(len(sequence))
+        return list(map(flat.__getitem__, places_of.tolist()))
 
     def close(self) -> None:
         """Close everything that is open."""
