@@ -1,0 +1,51 @@
+"""The interactive session of the real program at a pseudo-terminal."""
+
+import pytest
+
+from tests.end_to_end.test_terminal_pty import Screen, write_group
+
+READY = "quark>"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "quark.yaml").write_text("layers: 1\n")
+    write_group(tmp_path / "data/datasets/one")
+    return tmp_path
+
+
+@pytest.mark.parametrize("size", [(24, 80), (12, 40)])
+def test_a_session(folder, size):
+    screen = Screen(folder, size=size, HOME=str(folder), XDG_STATE_HOME=str(folder / "state"))
+    screen.until(READY)
+    screen.until("? shows examples")
+    screen.send("list frobnicate")
+    screen.until("unaccounted list")  # read while it is typed
+    screen.send("\x03")  # Ctrl-C clears the line, and ends nothing
+    screen.send("list runs\r")
+    screen.until("no runs in")
+    screen.send("discover data/data")
+    screen.until("data/datasets/ path")  # offered while it is typed
+    screen.send("\tone\r")  # taken
+    screen.until("8 objects")
+    screen.send("\x1b[200~list runs\nshow fox-1\n\x1b[201~\r")
+    screen.until("Run these 2 commands, one after the other? [y/N]")
+    screen.send("n\r")
+    screen.until("Nothing was run.")
+    screen.send("\x04")
+    assert screen.end() == 0
+    assert "Traceback" not in screen.text
+    kept = (folder / "state/quark/history").read_text()
+    assert "+list runs" in kept
+    assert "frobnicate" not in kept
+
+
+def test_a_dumb_terminal_has_the_plain_session(folder):
+    screen = Screen(folder, HOME=str(folder), TERM="dumb")
+    screen.until(READY)
+    screen.send("list runs\n")
+    screen.until("no runs in")
+    screen.send("\x04")
+    assert screen.end() == 0
+    assert "\x1b" not in screen.raw
+    assert not (folder / ".local").exists()
