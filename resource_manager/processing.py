@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 
 from tools_utilities.console import Console
+from tools_utilities.dataset_creation import create_sharded_dataset
 from tools_utilities.dataset_location import locate_dataset
 from tools_utilities.errors import ClaimError, InputNeededError, UsageError
 from tools_utilities.object_store import open_store
-from tools_utilities.scripts.create_sharded_dataset import create_sharded_dataset
 from tools_utilities.scripts.process_shards import ProcessOptions, process_shards, summary_line
 from tools_utilities.scripts.shard_manager import ShardManager
 from tools_utilities.settings import Settings

@@ -8,7 +8,7 @@ import hashlib
 import os
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -66,6 +66,10 @@ class _CheckedFile:
         self.num_bytes += size
         self._file.write(data)
         return size
+
+    def writelines(self, pieces: Iterable[Any], /) -> None:
+        for piece in pieces:
+            self.write(piece)
 
     def tell(self) -> int:
         return self.num_bytes

@@ -45,6 +45,8 @@ class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True):
         """Return the name of a shard's file of a round."""
         if self.layout == "folders":
             return f"shard_{shard:03d}/chunk_{round_number:04d}{self.suffix}"
+        if self.format == "litdata":
+            return f"chunk-{shard}-{round_number}.bin"
         if self.samples_per_shard is not None:
             return f"{self.name}-{round_number:05d}{self.suffix}"
         return f"{self.name}-{shard:05d}-of-{self.num_shards:05d}{self.suffix}"
@@ -58,7 +60,7 @@ class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True):
     def suffix(self) -> str:
         """The chunks' suffix, compression included."""
         packed = {name: suffix for suffix, name in COMPRESSIONS.items()}
-        stem: str = shard_formats()[self.format].suffixes[0]
+        stem: str = [*shard_formats()[self.format].suffixes, ".bin"][0]
         return stem + (packed[self.compression] if self.compression else "")
 
     def header(self, source: Source) -> Header:
@@ -164,6 +166,8 @@ class ShardingRun:
         return count, self._dealt_samples >= wanted
 
     def _deal(self, records: list[Any], first: int) -> None:
+        if self._plan.format == "webdataset":
+            records = [_keyed(record, first + at) for at, record in enumerate(records)]
         num_shards = self._plan.writers
         for shard in range(num_shards):
             share = records[(shard - first) % num_shards :: num_shards]
@@ -186,7 +190,8 @@ class ShardingRun:
     def _close_round(self, number: int, position: Mapping[str, int]) -> None:
         chunks: dict[int, Chunk] = {}
         for shard in sorted(self._writers):
-            written = self._writers.pop(shard).finish()
+            written = self._writers[shard].finish()
+            del self._writers[shard]
             name = self._plan.key(shard, len(self._rounds))
             self._publisher.publish(written, name)
             chunks[shard] = Chunk(
@@ -203,3 +208,10 @@ class ShardingRun:
         self._rounds.append(finished)
         self._dealt_bytes = 0
         self._dealt_samples = 0
+
+
+def _keyed(record: dict[str, Any], number: int) -> dict[str, Any]:
+    """Return a record as a tar holds it: its own fields if it names a key, else one JSON member."""
+    if "__key__" in record:
+        return record
+    return {"__key__": f"{number:09d}", "json": msgspec.json.encode(record)}

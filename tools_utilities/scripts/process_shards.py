@@ -20,8 +20,8 @@ from tools_utilities.dataset_location import locate_dataset
 from tools_utilities.errors import ClaimError, QuarkError, UsageError
 from tools_utilities.manifest import Shard
 from tools_utilities.object_store import StoreSpec, open_store
+from tools_utilities.scripts.shard_actions import worker_name
 from tools_utilities.scripts.shard_manager import ShardClaim, ShardManager
-from tools_utilities.shard_actions import worker_name
 from tools_utilities.shard_processing import (
     BatchFunction,
     FunctionError,

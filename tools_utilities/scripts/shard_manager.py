@@ -304,7 +304,7 @@ class ShardManager:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one action; prints its result on stdout and errors on stderr."""
-    from tools_utilities.shard_actions import run_action
+    from tools_utilities.scripts.shard_actions import run_action
 
     return run_action(arguments, ShardManager)
 

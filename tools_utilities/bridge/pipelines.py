@@ -1,0 +1,154 @@
+"""Runs a bridge's pipeline: stream, shard, upload, verify, delete the local copy, manifest.
+
+Goes on where a killed run stopped, under the same names. Keys of the bucket reach the S3 client by
+the environment of a process of its own: never by arguments, files or this process's environment.
+"""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tools_utilities.bridge.bridge_settings import BridgeSettings, load_settings
+from tools_utilities.dataset_creation import create_sharded_dataset
+from tools_utilities.errors import QuarkError, UsageError
+from tools_utilities.sample_source import SourceOptions
+from tools_utilities.settings import child_environment
+from tools_utilities.shard_format import shard_formats
+from tools_utilities.sharded_dataset import ShardingPlan
+
+PIPELINES = ("jsonl", "parquet", "webdataset", "litdata", "mds")
+_TRANSPORT = frozenset({"endpoint_url", "profile", "region"})
+
+
+class PipelineError(QuarkError):
+    """The pipeline's own process failed."""
+
+
+def run_from_file(path: str | Path, *, prefix: str | None = None) -> dict[str, Any]:
+    """Run the pipeline of a settings file; returns what `run_pipeline` does."""
+    return run_pipeline(load_settings(path), prefix=prefix)
+
+
+def run_pipeline(settings: BridgeSettings, *, prefix: str | None = None) -> dict[str, Any]:
+    """Run a pipeline and return `total_tasks`, `num_shards` and `output`.
+
+    Raises:
+        QuarkError: as the part that failed; a second run goes on from the last finished shard.
+    """
+    check_settings(settings)
+    if settings.r2 is None or not settings.r2.access_key_id:
+        return run_here(settings, prefix)
+    return _run_with_keys(settings, prefix)
+
+
+def check_settings(settings: BridgeSettings) -> None:
+    """Refuse what cannot be run, before anything is read."""
+    output_of(settings, None)
+    pipeline = settings.pipeline
+    if ":" not in pipeline.name and pipeline.name not in PIPELINES:
+        raise UsageError(
+            f"pipeline.name {pipeline.name}",
+            hint=f"Known: {', '.join(PIPELINES)}, or package.module:Class.",
+        )
+    unknown = set(pipeline.source_options.transport_params) - _TRANSPORT
+    if unknown:
+        raise UsageError(
+            f"pipeline.source_options.transport_params: unknown key {min(unknown)}",
+            hint=f"Known: {', '.join(sorted(_TRANSPORT))}.",
+        )
+
+
+def output_of(settings: BridgeSettings, prefix: str | None) -> tuple[str, str | None]:
+    """Return the URI of the output and its endpoint."""
+    if settings.r2 is None:
+        if settings.output_dir is None:
+            raise UsageError("no output", hint="Give a section r2, or output_dir.")
+        base = settings.output_dir.rstrip("/")
+        return (f"{base}/{prefix.strip('/')}" if prefix else base), None
+    folder = (prefix if prefix is not None else settings.r2.prefix).strip("/")
+    return f"s3://{settings.r2.bucket}/{folder}".rstrip("/"), settings.r2.endpoint
+
+
+def run_here(settings: BridgeSettings, prefix: str | None) -> dict[str, Any]:
+    """Run a pipeline in this process, with the credentials that its environment has."""
+    pipeline, chosen = settings.pipeline, settings.pipeline.source_options
+    output, endpoint = output_of(settings, prefix)
+    options = SourceOptions(
+        split=chosen.split,
+        config=chosen.config,
+        load_kwargs=chosen.load_kwargs,
+        **chosen.transport_params,
+    )
+    plan = ShardingPlan(
+        format=_format_of(pipeline.name),
+        layout="flat",
+        name="shard",
+        samples_per_shard=pipeline.samples_per_shard,
+    )
+    state = Path(pipeline.staging_dir).expanduser() if pipeline.staging_dir else None
+    made = create_sharded_dataset(
+        pipeline.input_uri,
+        output,
+        plan,
+        options=options,
+        state_dir=state,
+        output_endpoint=endpoint,
+    )
+    return {**made, "output": output}
+
+
+def _format_of(name: str) -> str:
+    """Return the registered format of a pipeline; a class is registered under its full name."""
+    if ":" not in name:
+        return name
+    module, _, attribute = name.partition(":")
+    try:
+        kind: Any = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(
+            f"pipeline.name {name}: {error}",
+            hint="It must be importable from the folder you are in.",
+        ) from error
+    made = kind()
+    if not hasattr(made, "write") or not getattr(made, "suffixes", None):
+        raise UsageError(
+            f"pipeline.name {name}: not a shard format (suffixes, write)",
+            hint="tools_utilities/shard_format.py has the contract.",
+        )
+    shard_formats()[name] = made
+    return name
+
+
+def _run_with_keys(settings: BridgeSettings, prefix: str | None) -> dict[str, Any]:
+    r2 = settings.r2
+    assert r2 is not None  # noqa: S101 - asked before
+    keys = {
+        "AWS_ACCESS_KEY_ID": r2.access_key_id,
+        "AWS_SECRET_ACCESS_KEY": r2.secret_access_key,
+        "AWS_REGION": r2.region,
+        "AWS_DEFAULT_REGION": r2.region,
+    }
+    without = msgspec.structs.replace(
+        settings,
+        r2=msgspec.structs.replace(r2, access_key_id="", secret_access_key=""),
+        vast=None,
+    )
+    done = subprocess.run(  # our own interpreter and module
+        [sys.executable, "-m", "tools_utilities.bridge.bridge_process"],
+        input=msgspec.json.encode({"settings": without, "prefix": prefix}),
+        stdout=subprocess.PIPE,
+        env=child_environment(keys),
+        check=False,
+    )
+    reply = msgspec.json.decode(done.stdout) if done.stdout else {}
+    if "made" in reply:
+        made: dict[str, Any] = reply["made"]
+        return made
+    raise PipelineError(
+        reply.get("error", f"the pipeline's process ended with {done.returncode}"),
+        hint=reply.get("hint", "Run the same command again: it goes on where it stopped."),
+    )
