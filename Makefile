@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test nightly lint clean
+.PHONY: demo test nightly lint bench clean
 
 demo: $(STAMP)
 	$(BIN)/quark demo --yes
@@ -19,6 +19,12 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Needs the peers' harness: see docs/benchmarks.md.
+bench:
+	@test -n "$(BENCH_ROOT)" -a -n "$(BENCH_HARNESS)" || \
+		{ echo "set BENCH_ROOT and BENCH_HARNESS: docs/benchmarks.md says to what"; exit 2; }
+	BENCH_ROOT="$(BENCH_ROOT)" BENCH_HARNESS="$(BENCH_HARNESS)" $(PYTHON) benchmarks/side_by_side.py
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
