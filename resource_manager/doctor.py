@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from resource_manager.plan import NETWORK_FILESYSTEMS, filesystem_of
+from tools_utilities.cache_cleaning import leftovers
 from tools_utilities.errors import QuarkError
-from tools_utilities.object_store import open_store
+from tools_utilities.object_store import ObjectStore, open_store
 from tools_utilities.settings import Settings
 from tools_utilities.terminal_text import Line, Span, human_bytes
 
@@ -66,6 +67,7 @@ def _checks(settings: Settings) -> Iterator[Check]:
     if cache_dir is not None:
         yield check_folder("cache", cache_dir)
         yield check_cache_disk(cache_dir, settings.cache_bytes, _mounts())
+        yield check_cache_left(cache_dir)
     yield check_open_files(*_open_file_limits())
     yield from check_store(settings)
     for warning in settings.warnings:
@@ -152,11 +154,53 @@ def check_store(settings: Settings) -> Iterator[Check]:
         yield Check(name="store", state="fail", found=str(error), fix=error.hint)
         return
     yield Check(name="store", state="ok", found=f"{store.endpoint_id} can be listed")
+    yield check_reading(store)
+    yield from check_region(store)
     if spec.uri.startswith("s3://"):
         # An endpoint that the environment gives is known to the store, without its scheme.
         host = store.endpoint_id.partition("@")[2]
         own = f"http://{host}" if host else "https://s3.amazonaws.com"
         yield check_clock(spec.endpoint_url or own)
+
+
+def check_reading(store: ObjectStore) -> Check:
+    """Return whether objects can be read, by one byte of the first: listing is another permission."""
+    try:
+        first = next(iter(store.list("")), None)
+        if first is None:
+            return Check(name="reading", state="ok", found="no object yet to try it on")
+        body = store.get(first.key, start=0, end=1)
+        for _ in body:
+            break
+        body.close()
+    except QuarkError as error:
+        return Check(name="reading", state="fail", found=str(error), fix=error.hint)
+    return Check(name="reading", state="ok", found="the first object can be read")
+
+
+def check_region(store: ObjectStore) -> Iterator[Check]:
+    """Yield whether the bucket is in the region that was asked for; only S3 has regions."""
+    asked, found = getattr(store, "regions", (None, None))
+    if asked is None and found is None:
+        return
+    if asked == found:
+        yield Check(name="region", state="ok", found=str(found))
+        return
+    yield Check(
+        name="region", state="warn", found=f"{asked or 'none'} was asked for, it is in {found}",
+        fix=f"Set region={found}: every process asks in vain once.",
+    )  # fmt: skip
+
+
+def check_cache_left(cache_dir: Path) -> Check:
+    """Return whether downloads that died left files or locks in the cache."""
+    left = leftovers(cache_dir)
+    if not left:
+        return Check(name="cache locks", state="ok", found="none left by dead downloads")
+    size = human_bytes(sum(size for _, size in left))
+    found = f"{len(left)} files ({size}) left by dead downloads, such as {left[0][0]}"
+    fix = 'They are removed by the next run, or now: quark "clear the cache".'
+    return Check(name="cache locks", state="warn", found=found, fix=fix)
 
 
 def check_clock(

@@ -7,7 +7,7 @@ from typing import Any
 
 from resource_manager.job_making import out_dir_of
 from resource_manager.runs import RunInfo, find_run, newest_run
-from tools_utilities.cache_cleaning import cache_contents, clean_cache
+from tools_utilities.cache_cleaning import cache_contents, clean_cache, leftovers
 from tools_utilities.console import Console
 from tools_utilities.errors import InputNeededError, UsageError
 from tools_utilities.settings import Settings
@@ -59,7 +59,7 @@ def clean_command(settings: Settings, slots: Mapping[str, Any], console: Console
     if folder is None:
         raise UsageError("no cache folder is configured", hint="Name one: cache_dir=FOLDER.")
     contents = cache_contents(folder)
-    if not contents.num_files:
+    if not contents.num_files and not leftovers(folder):
         data = {"schema": 1, "folder": contents.folder, "files": 0, "bytes": 0, "in_use": 0}
         console.result([f"nothing is cached in {contents.folder}"], data)
         return 0

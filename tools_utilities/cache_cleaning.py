@@ -12,10 +12,12 @@ import msgspec
 
 from tools_utilities.cache_folder import SharedModes
 from tools_utilities.cache_ledger import (
+    WORKING,
     CacheFile,
     CacheLayout,
     cached_files,
     locked_ledger,
+    own_files,
 )
 from tools_utilities.file_locks import HeldFile
 
@@ -47,6 +49,20 @@ def cache_contents(folder: Path) -> CacheContents:
         num_files=len(files),
         num_bytes=sum(file.evictable.num_bytes for file in files),
     )
+
+
+def leftovers(folder: Path) -> list[tuple[Path, int]]:
+    """Return the working files (and their bytes) of downloads that died; changes nothing."""
+    layout = CacheLayout(folder)
+    if not layout.working.is_dir():
+        return []
+    found = []
+    for path, status in own_files(layout.working, WORKING):
+        with contextlib.suppress(OSError), HeldFile(path, os.O_RDONLY) as held:
+            # Whoever is alive holds the lock of what it writes.
+            if held.try_lock(exclusive=True):
+                found.append((path, status.st_size))
+    return found
 
 
 def clean_cache(folder: Path) -> Cleaned:

@@ -23,7 +23,7 @@ LOCK_SECONDS = 30.0
 _COUNT_BYTES = 8
 _FANS = "0123456789abcdef"
 _ENTRY = re.compile(r"([0-9a-f]{40})-(\d+)-([0-9a-f]{8})")
-_WORKING = re.compile(r"[0-9a-f]{40}(\.lock|-[0-9a-f-]+\.tmp)")
+WORKING = re.compile(r"[0-9a-f]{40}(\.lock|-[0-9a-f-]+\.tmp)")
 ANNOUNCEMENT = re.compile(r"\d+-[0-9a-f]{32}")
 _SPOILED = re.compile(r"[0-9a-f]{40}-\d+-[0-9a-f]{8}\.[0-9a-f]{32}")
 
@@ -115,7 +115,7 @@ class Ledger:
     def recount(self) -> list[CacheFile]:
         """Delete what dead downloads left, count what there is, and return what could be evicted."""
         self._sweep()
-        kept = ((self._layout.working, _WORKING), (self._layout.order, ANNOUNCEMENT))
+        kept = ((self._layout.working, WORKING), (self._layout.order, ANNOUNCEMENT))
         total = sum(
             status.st_size for folder, names in kept for _, status in own_files(folder, names)
         )
@@ -124,7 +124,7 @@ class Ledger:
         return files
 
     def _sweep(self) -> None:
-        kept = ((self._layout.working, _WORKING), (self._layout.order, ANNOUNCEMENT))
+        kept = ((self._layout.working, WORKING), (self._layout.order, ANNOUNCEMENT))
         for path in [path for folder, names in kept for path, _ in own_files(folder, names)]:
             try:
                 with HeldFile(path, os.O_RDONLY) as file:

@@ -55,6 +55,11 @@ class S3Calls:
         self._region = self._region or clients.region
         return clients
 
+    def regions(self) -> tuple[str | None, str | None]:
+        """Return the region that was asked for and the one that the bucket turned out to be in."""
+        clients = self.clients()
+        return self._region, clients.region
+
     def where(self, clients: S3Clients | None) -> str:
         """Name the store in words."""
         endpoint = clients.endpoint if clients else self._spec.endpoint_url

@@ -69,6 +69,11 @@ class S3Store:
 
     # Listing.
 
+    @property
+    def regions(self) -> tuple[str | None, str | None]:
+        """The region that was asked for, and the one the bucket answered from."""
+        return self._calls.regions()
+
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         """Yield objects page by page; what a store that is not Amazon's lists is put into order."""
         if self._calls.clients().endpoint is None:
