@@ -1,6 +1,5 @@
 import base64
 
-from tools_utilities import checksum
 from tools_utilities.checksum import crc32c, decode_crc32c, encode_crc32c
 
 
@@ -12,11 +11,6 @@ def test_crc32c_is_the_published_one():
 
 def test_crc32c_continues_from_the_bytes_before():
     assert crc32c(b"6789", crc32c(b"12345")) == crc32c(b"123456789")
-
-
-def test_the_library_in_reserve_agrees_across_its_pieces():
-    data = bytes(range(256)) * 8200  # over two pieces of 1 MiB
-    assert checksum._google_crc32c()(memoryview(data), 7) == crc32c(data, 7)
 
 
 def test_spelling_is_base64_of_the_big_end_first():
