@@ -21,7 +21,7 @@ SWITCHES = {
     "--help": "help",
     "--version": "version",
 }
-VALUED = ("--override", "--groups", "--bucket", "--out", "--from-plan")
+VALUED = ("--override", "--groups", "--bucket", "--out", "--from-plan", "--install-completion")
 _OVERRIDE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\s*=")
 
 HELP = """\
@@ -51,6 +51,7 @@ flags:
   --no-input               never ask; what needs an answer ends with exit code 2
   --json                   stdout holds JSON only; a run writes one event a line
   --verbose                more detail, and tracebacks of errors
+  --install-completion S   install completion for a shell: bash, zsh or fish
   --version                print the version
 
 exit codes: 0 ok · 1 run failed · 2 usage or input needed · 3 data not found
@@ -71,6 +72,8 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     """Where `--plan` keeps the plan."""
     from_plan: str | None = None
     """A kept plan to carry out."""
+    install_completion: str | None = None
+    """The shell to install completion for."""
     yes: bool = False
     plan: bool = False
     json: bool = False
@@ -114,6 +117,7 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
         groups=_last(valued["--groups"]),
         out=_last(valued["--out"]),
         from_plan=_last(valued["--from-plan"]),
+        install_completion=_last(valued["--install-completion"]),
         **switches,
     )
 

@@ -20,7 +20,7 @@ if not __package__ and str(Path(__file__).parents[2]) not in sys.path:
 from tools_utilities.console import Console, make_console
 from tools_utilities.errors import QuarkError, UsageError
 from tools_utilities.open_files import raise_open_file_limit
-from tools_utilities.terminal_arguments import HELP, Arguments, parse_arguments
+from tools_utilities.terminal_arguments import HELP, SWITCHES, VALUED, Arguments, parse_arguments
 
 INTERRUPTED = 130
 DISTRIBUTION = "quark-launcher"
@@ -74,6 +74,8 @@ def _run(arguments: Arguments, argv: Sequence[str], console: Console) -> int:
     if arguments.version:
         console.result([f"quark {_version()}"])
         return 0
+    if arguments.install_completion is not None:
+        return _install_completion(arguments.install_completion, console)
     if arguments.from_plan is not None:
         return _from_plan(arguments, argv, console)
     if not arguments.words:
@@ -88,6 +90,16 @@ def _say(arguments: Arguments, argv: Sequence[str], console: Console) -> int:
     if asked[:1] == ["why"]:
         return _why(asked[1:], console)
     return _carry_out(arguments, argv, console)
+
+
+def _install_completion(shell: str, console: Console) -> int:
+    from tools_utilities.settings import read_environment
+    from tools_utilities.shell_completion import install_completion
+
+    path, note = install_completion(shell, (*SWITCHES, *VALUED), read_environment().home)
+    console.result([f"installed {path}"], {"schema": 1, "installed": str(path)})
+    console.note(note)
+    return 0
 
 
 def _from_plan(arguments: Arguments, argv: Sequence[str], console: Console) -> int:
