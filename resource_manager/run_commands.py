@@ -18,10 +18,12 @@ from resource_manager.runs import (
     find_run,
     list_runs,
     newest_run,
+    read_events,
     step_events,
     stop_run,
     wait_stopped,
 )
+from resource_manager.tensorboard_events import write_event_files
 from tools_utilities.console import Console
 from tools_utilities.errors import InputNeededError, UsageError
 from tools_utilities.settings import Settings
@@ -80,7 +82,7 @@ def run_of(settings: Settings, name: str | None) -> RunInfo:
 
 
 def show_command(settings: Settings, slots: Mapping[str, Any], console: Console) -> int:
-    """Print one run's figures and a picture of its loss; a PNG too where matplotlib is installed."""
+    """Print one run's figures and a picture of its loss; a PNG and TensorBoard files where those can be made."""
     info = run_of(settings, slots.get("run"))
     steps = step_events(Path(info.path))
     losses = [float(step["loss"]) for step in steps if step.get("loss") is not None]
@@ -92,6 +94,9 @@ def show_command(settings: Settings, slots: Mapping[str, Any], console: Console)
     plotted = save_plot(Path(info.path), steps)
     if plotted is not None:
         lines.append([Span("picture  ", "dim"), str(plotted)])
+    written = write_event_files(Path(info.path), read_events(Path(info.path)))
+    if written is not None:
+        lines.append([Span("tensorboard  ", "dim"), f"tensorboard --logdir {written}"])
     data = {"schema": 1, "run": msgspec.to_builtins(info), "losses": losses}
     console.result(lines, data)
     return 0
