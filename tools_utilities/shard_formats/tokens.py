@@ -115,7 +115,7 @@ class TokenSplit:
     def read_block(self, indices: Sequence[int]) -> npt.NDArray[Any]:
         """Return full sequences as one array of shape (len(indices), seq_len), copied once."""
         self._content.touched(len(indices), len(indices) * self._seq_len * self._tokens.itemsize)
-        block: npt.NDArray[Any] = self._full[list(indices)]
+        block: npt.NDArray[Any] = self._full.take(np.asarray(indices, np.intp), axis=0)
         return block
 
     def read(self, indices: Sequence[int]) -> list[Sample]:
