@@ -25,7 +25,7 @@ from tools_utilities.errors import DataNotFoundError, ObjectNotFoundError, Usage
 from tools_utilities.manifest import FLAT, MASTER, Manifest, encode_manifest, load_manifest
 from tools_utilities.object_store import ObjectStore, open_store
 from tools_utilities.peer_indexes import peer_index
-from tools_utilities.sample_source import SourceOptions, open_source
+from tools_utilities.sample_source import SourceOptions, open_sources
 from tools_utilities.shard_format import shard_formats
 from tools_utilities.sharded_dataset import Publisher, ShardingPlan, ShardingRun
 from tools_utilities.sharding_progress import Progress, Round
@@ -36,7 +36,7 @@ LAYOUTS = ("folders", "flat")
 
 
 def create_sharded_dataset(
-    input_file: str,
+    input_file: str | Sequence[str],
     output_dir: str,
     plan: ShardingPlan,
     *,
@@ -47,6 +47,8 @@ def create_sharded_dataset(
 ) -> dict[str, Any]:
     """Make the dataset and return its master metadata; a finished one is left as it is.
 
+    Several inputs are read one after another, as one.
+
     Raises:
         ChangedError: the output was made, or begun, from another source or with other settings.
         UsageError: no records, or a plan that makes no sense.
@@ -55,7 +57,8 @@ def create_sharded_dataset(
     _check(plan)
     options = options or SourceOptions()
     wanted = msgspec.structs.replace(options, json_bytes=plan.format == "jsonl")
-    source = open_source(input_file, wanted)
+    inputs = [input_file] if isinstance(input_file, str) else input_file
+    source = open_sources(inputs, wanted)
     spec, prefix = locate_dataset(output_dir, endpoint_url=output_endpoint)
     store = open_store(spec)
     done = _finished(store, prefix, plan)

@@ -3,7 +3,8 @@
 `tools_utilities/sample_sources/` holds one kind of source a file, each ending in `SAMPLE_SOURCE`.
 """
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol
 
@@ -96,3 +97,31 @@ def open_source(uri: str, options: SourceOptions) -> Source:
     raise UsageError(
         f"{uri}: no source reads this", hint=f"Known kinds: {', '.join(sample_sources())}."
     )
+
+
+def open_sources(uris: Sequence[str], options: SourceOptions) -> Source:
+    """Return several addresses as one source, in the order given."""
+    if len(uris) == 1:
+        return open_source(uris[0], options)
+    return JoinedSource([open_source(uri, options) for uri in uris])
+
+
+class JoinedSource:
+    """Sources one after another; a position says which one with `source`."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+        self.uri = " ".join(source.uri for source in sources)
+        made_of = "\n".join(source.fingerprint for source in sources)
+        self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
+
+    def blocks(self, start: int, position: Mapping[str, int] | None) -> Iterator[SourceBlock]:
+        """Yield the blocks of each source in turn, numbered through."""
+        number = start
+        where = dict(position) if position else {"source": 0}
+        first = where.pop("source")
+        for current in range(first, len(self._sources)):
+            inside = where if current == first and position else None
+            for block in self._sources[current].blocks(number, inside):
+                number = block.first + len(block.records)
+                yield msgspec.structs.replace(block, position={**block.position, "source": current})

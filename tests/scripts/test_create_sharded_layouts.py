@@ -15,7 +15,7 @@ from tools_utilities.errors import DataError, StoreError, UsageError
 from tools_utilities.manifest import load_manifest
 from tools_utilities.object_store import StoreSpec, open_store
 from tools_utilities.object_stores.memory import STORE_SCHEME, MemoryStore
-from tools_utilities.sample_source import SourceOptions, open_source
+from tools_utilities.sample_source import SourceOptions, open_source, open_sources
 from tools_utilities.scripts.create_sharded_dataset import create_sharded_dataset, main
 from tools_utilities.sharded_dataset import ShardingPlan
 
@@ -66,6 +66,26 @@ def test_parquet_becomes_json_lines(tmp_path):
 
     back = sorted(samples_of(tmp_path / "out"), key=lambda row: row["id"])
     assert [row["text"] for row in back] == ["a", "é", None]
+
+
+def test_several_inputs_are_one_and_go_on_after_a_failure_in_the_second(tmp_path):
+    first = write_tasks(tmp_path / "a.jsonl", 5_000)
+    lines = first.read_bytes().splitlines(keepends=True)
+    second, third = tmp_path / "b.jsonl", tmp_path / "c.jsonl"
+    third.write_bytes(b"".join(lines[:7]))
+    arguments = ["--input_file", *map(str, (first, second, third)), "--chunk_size_mb", "0.02"]
+    second.write_bytes(b"".join(lines[:3_000]))
+    assert main([*arguments, "--output_dir", str(tmp_path / "whole")]) == 0
+    source = open_sources([str(first), str(second), str(third)], SourceOptions())
+    everything = [row for block in source.blocks(0, None) for row in block.records]
+    blocks = list(source.blocks(0, None))
+
+    again = list(source.blocks(blocks[2].first, blocks[2].position))
+
+    assert len(everything) == 8_007
+    assert [block.first for block in again] == [block.first for block in blocks[2:]]
+    assert [block.records for block in again] == [block.records for block in blocks[2:]]
+    assert len(samples_of(tmp_path / "whole")) == 8_007
 
 
 @pytest.mark.parametrize(

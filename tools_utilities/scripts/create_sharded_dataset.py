@@ -21,6 +21,8 @@ from tools_utilities.errors import QuarkError
 from tools_utilities.sample_source import SourceOptions
 from tools_utilities.sharded_dataset import ShardingPlan
 
+__all__ = ["create_sharded_dataset", "main"]
+
 
 class _Reporter:
     """Samples and rate on stderr, at most twice a second."""
@@ -41,7 +43,12 @@ class _Reporter:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Make a sharded dataset.")
-    parser.add_argument("--input_file", required=True, help="file, folder, store URI or hf://NAME")
+    parser.add_argument(
+        "--input_file",
+        required=True,
+        nargs="+",
+        help="file, folder, store URI or hf://NAME; several",
+    )
     parser.add_argument("--output_dir", required=True, help="folder or store URI")
     parser.add_argument("--num_shards", type=int, default=8)
     parser.add_argument("--chunk_size_mb", type=float, default=100, help="fractions allowed")
