@@ -342,7 +342,7 @@ def parse_value(name: str, text: str) -> Any:
         UsageError: unknown key (the hint names the nearest), or a value it does not take.
     """
     key = find_key(name)
-    value = _PARSERS[key.kind](key, text)  # type: ignore[no-untyped-call]
+    value = _PARSERS[key.kind](key, text)
     check_limits(key, value)
     return value
 
