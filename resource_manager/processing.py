@@ -66,9 +66,7 @@ class ShardCommands:
 
     def shard(self, slots: Mapping[str, Any]) -> int:
         """Make a sharded dataset."""
-        refused = [
-            name for name in ("samples_per_shard", "shuffle", "seed", "workers") if name in slots
-        ]
+        refused = [name for name in ("shuffle", "seed", "workers", "name") if name in slots]
         if refused:
             raise UsageError(
                 f"shard takes no {refused[0]} yet", hint="Leave it out, or use `quark-bridge`."
@@ -82,10 +80,14 @@ class ShardCommands:
             format=slots.get("format", "jsonl"),
             compression=None if compression == "none" else compression,
             max_samples=slots.get("max_samples"),
+            layout="flat" if "samples_per_shard" in slots else "folders",
+            samples_per_shard=slots.get("samples_per_shard"),
         )
         lines = [
             f"shard {source} → {target}",
-            f"{plan.num_shards} shards of {plan.suffix}, chunks of {plan.chunk_bytes:,} bytes",
+            f"{plan.num_shards} shards of {plan.suffix}, chunks of {plan.chunk_bytes:,} bytes"
+            if plan.samples_per_shard is None
+            else f"{plan.samples_per_shard:,} samples in each {plan.suffix}",
         ]
         if self._planned(lines, slots):
             return 0

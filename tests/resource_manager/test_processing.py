@@ -81,3 +81,11 @@ def test_without_a_dataset_it_is_asked_for(project, capsys):
 
     assert code == 2
     assert "which sharded dataset" in printed["error"]
+
+
+def test_samples_each_make_flat_shards(project, capsys):
+    code, made = say(capsys, "make parquet shards from ./tasks.jsonl, 8 samples each, to ./flat")
+
+    assert (code, made["total_tasks"], made["num_shards"]) == (0, 20, 3)
+    names = sorted(path.name for path in (project / "flat").glob("*.parquet"))
+    assert names == [f"train-0000{number}.parquet" for number in range(3)]
