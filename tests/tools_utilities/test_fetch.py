@@ -107,7 +107,7 @@ def test_a_body_that_stalls_is_given_up_and_resumed():
 
 def test_what_a_given_up_attempt_still_receives_goes_nowhere():
     released = threading.Event()
-    limits = msgspec.structs.replace(QUICK, max_attempts=1)
+    limits = msgspec.structs.replace(QUICK, max_attempts=1, first_byte_seconds=10)
     case = Setting(FaultStore(stalls_after(1500, released)), limits)
     sink = BufferSink(len(DATA))
     with pytest.raises(StoreError, match="stalled"):
