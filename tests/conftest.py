@@ -1,6 +1,7 @@
 """Fixtures that every test may use: S3 servers on loopback and an AWS environment of its own."""
 
 import os
+import signal
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -11,6 +12,12 @@ from tests import servers, training
 
 MakeBucket = Callable[[str], str]
 PutObjects = Callable[[str, str, Mapping[str, bytes]], None]
+
+
+def pytest_configure() -> None:
+    """Let tests be interrupted: a shell's background job ignores SIGINT, and children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
