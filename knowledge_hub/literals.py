@@ -87,11 +87,6 @@ def is_function(text: str) -> bool:
     return _FUNCTION.fullmatch(text) is not None
 
 
-def has_data_suffix(text: str) -> bool:
-    """Whether a bare name ends in a suffix that makes it a literal."""
-    return _SUFFIXED.fullmatch(text) is not None
-
-
 def quoted(text: str) -> str | None:
     """Return the text in quotes that it does not hold; None when every kind fails."""
     if "\0" in text or "\x1b" in text:

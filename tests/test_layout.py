@@ -212,7 +212,7 @@ MACHINE = re.compile(
             "/" + r"work/(main|shared)\b",
             "/" + r"root/\.",
             "/" + r"tmp/q\b",
-            "extra-" + "index-url",
+            "extra-index-" + "url",
             "index-" + r"url\s*=",
             "PIP_" + "INDEX",
             "files" + r"\.pythonhosted",

@@ -75,10 +75,6 @@ class EpochClock:
         epochs = [row[_EPOCH] for _, row in self._current()]
         return max(epochs) if epochs else None
 
-    def taken_by_workers(self) -> bool:
-        """Tell whether loader workers have iterated since the last request."""
-        return any(number >= _FIRST_WORKER for number, _ in self._current())
-
     def begin(self, worker: int | None, tag: int, order: int) -> Turn:
         """Take an epoch for the iteration `tag`; `order` must be equal in all its readers.
 
