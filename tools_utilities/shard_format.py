@@ -10,13 +10,17 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 import msgspec
 
 from tools_utilities.errors import UsageError
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.plugins import load_plugins
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 Sample = dict[str, Any]
 
@@ -67,6 +71,19 @@ class ShardBytes(Protocol):
     def close(self) -> None:
         """Let go of the bytes (a cache entry may be evicted again); safe to call twice."""
         ...
+
+
+class RecordSpans(NamedTuple):
+    """Records that are spans of bytes: those of many splits can be decoded together.
+
+    An OpenSplit that has an attribute `spans` (which may be None) offers that beside `read`.
+    """
+
+    view: memoryview
+    starts: "npt.NDArray[np.unsignedinteger]"
+    """Where each record begins in `view`, and where the last one ends."""
+    decode: Callable[[list[memoryview]], list[Sample] | None]
+    """Decodes records of any splits; None: one of them is not right, and `read` says which."""
 
 
 class OpenSplit(Protocol):

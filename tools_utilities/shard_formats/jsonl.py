@@ -27,6 +27,7 @@ from tools_utilities.line_index import (
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.shard_format import (
     ReadOptions,
+    RecordSpans,
     Sample,
     ShardBytes,
     ShardFormat,
@@ -82,6 +83,9 @@ class JsonlSplit:
         self.num_samples = len(self._starts) - 1 if len(self._view) else 0
         self.num_bytes = self._starts.nbytes + content.held_bytes
         self.skipped: dict[str, int] = {}
+        # A spilled split lets go of pages as it is read, record by record counted.
+        plain = self._irregular is None and not options.strict and content.compression is None
+        self.spans = RecordSpans(self._view, self._starts, decode_objects) if plain else None
 
     def read(self, indices: Sequence[int]) -> list[Sample]:
         """Decode the records at `indices`: all at once, or one by one where that would not be exact."""
@@ -104,6 +108,7 @@ class JsonlSplit:
 
     def close(self) -> None:
         """Free the decoded bytes."""
+        self.spans = None
         self._view = memoryview(b"")
         self._content.close()
 

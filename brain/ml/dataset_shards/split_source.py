@@ -15,6 +15,7 @@ from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.shard_format import (
     OpenSplit,
     ReadOptions,
+    RecordSpans,
     ShardBytes,
     Split,
     require_format,
@@ -76,6 +77,10 @@ class OpenedSplit:
         self.split = split
         self.num_samples = opened.num_samples
         self.skipped = dict(opened.skipped)
+        self.spans: RecordSpans | None = (
+            None if deserialize is not None else getattr(opened, "spans", None)
+        )
+        """Where its records lie, if they can be decoded together with those of other splits."""
         self._opened = opened
         self._deserialize = deserialize
         self._shard = shard
@@ -97,6 +102,7 @@ class OpenedSplit:
 
     def close(self) -> None:
         """Free it; safe to call twice."""
+        self.spans = None
         self._opened.close()
         if self._shard is not None:
             self._shard.close()

@@ -1,6 +1,6 @@
 """The open windows of the lanes: which splits are open, and samples read from them in bulk.
 
-Holds 4 bytes an open sample (the window's permutation) beside what the formats hold.
+Holds 8 bytes an open sample (the window's codes in its order) beside what the formats hold.
 """
 
 import time
@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from brain.ml.dataset_shards.epoch_plan import EpochCounts, EpochPlan
 from brain.ml.dataset_shards.lane_walk import Chunk, LaneWindow
@@ -21,6 +20,8 @@ from tools_utilities.errors import DataError, ObjectNotFoundError, RecordError
 NUM_OPEN_THREADS = 4
 _SPLIT_SHIFT = 32
 _INDEX_MASK = (1 << _SPLIT_SHIFT) - 1
+_DENSE = 4
+"""From a quarter of a stretch on it is cheaper to lay out all of it than to look up each entry."""
 
 
 class Unreadable:
@@ -41,7 +42,7 @@ class WindowReader:
         self._plan = plan
         self._seen = seen
         self._open: dict[int, OpenedSplit] = {}
-        self._windows: dict[LaneWindow, tuple[npt.NDArray[np.uint32], Indices]] = {}
+        self._windows: dict[LaneWindow, Indices] = {}
         threads = NUM_OPEN_THREADS if plan.prefetch else 0
         self._ahead = OpenAhead(self._open_split, num_threads=threads)
 
@@ -71,33 +72,39 @@ class WindowReader:
 
     def locate(self, chunk: Chunk, entries: Indices) -> Indices:
         """Return the codes (split << 32 | index) of entries of a chunk, counted from its position."""
+        if len(entries) * _DENSE >= chunk.num_positions:
+            grid = np.empty((chunk.num_rounds, len(chunk.windows)), np.int64)
+            for column, window in enumerate(chunk.windows):
+                first = chunk.first_round - window.base
+                grid[:, column] = self._window(window)[first : first + chunk.num_rounds]
+            return grid.ravel()[entries + chunk.skip]
         rounds, columns = np.divmod(entries + chunk.skip, len(chunk.windows))
         codes = np.empty(len(entries), np.int64)
         for column, window in enumerate(chunk.windows):
             chosen = (columns == column).nonzero()[0]
-            if not len(chosen):
-                continue
-            order, bounds = self._window(window)
-            places = order[rounds[chosen] + (chunk.first_round - window.base)].astype(np.int64)
-            which = np.searchsorted(bounds, places, side="right") - 1
-            numbers = np.array(window.splits, np.int64)[which]
-            codes[chosen] = (numbers << _SPLIT_SHIFT) | (places - bounds[which])
+            if len(chosen):
+                places = rounds[chosen] + (chunk.first_round - window.base)
+                codes[chosen] = self._window(window)[places]
         return codes
 
     def read(self, codes: Indices) -> list[Any]:
         """Return the samples (or what stands for them) of codes, in that order."""
         sequence = np.argsort(codes, kind="stable")
-        ordered = codes[sequence]
-        numbers, places = split_codes(ordered)
-        indices = places.tolist()
+        numbers, indices = split_codes(codes[sequence])
         cuts = [0, *((np.diff(numbers).nonzero()[0] + 1).tolist()), len(indices)]
+        runs = [
+            (self._get(int(numbers[start])), indices[start:end])
+            for start, end in pairwise(cuts)
+            if end > start
+        ]
+        samples = read_spans(runs, sequence)
+        if samples is not None:
+            return samples
         flat: list[Any] = []
         for start, end in pairwise(cuts):
             if end > start:
-                flat += self._read_split(int(numbers[start]), indices[start:end])
-        places_of = np.empty(len(sequence), np.int64)
-        places_of[sequence] = np.arange(len(sequence))
-        return list(map(flat.__getitem__, places_of.tolist()))
+                flat += self._read_split(int(numbers[start]), indices[start:end].tolist())
+        return [flat[place] for place in _inverse(sequence).tolist()]
 
     def close(self) -> None:
         """Close everything that is open."""
@@ -107,18 +114,20 @@ class WindowReader:
         self._open.clear()
         self._windows.clear()
 
-    def _window(self, window: LaneWindow) -> tuple[npt.NDArray[np.uint32], Indices]:
+    def _window(self, window: LaneWindow) -> Indices:
+        """Return the codes of a window's samples, in its order."""
         found = self._windows.get(window)
         if found is None:
-            bounds = np.concatenate(([0], np.cumsum(self.counts[list(window.splits)])))
-            length, plan = int(bounds[-1]), self._plan
+            counts, plan = self.counts[list(window.splits)], self._plan
+            starts = np.cumsum(counts) - counts
+            numbers = np.array(window.splits, np.int64) << _SPLIT_SHIFT
+            found = np.repeat(numbers - starts, counts) + np.arange(int(counts.sum()))
             if plan.shuffle:
-                order = window_permutation(
-                    length, plan.seed, plan.start.epoch, window.lane, window.number
-                )
-            else:
-                order = np.arange(length)
-            found = self._windows[window] = (order.astype(np.uint32), bounds)
+                epoch = plan.start.epoch
+                found = found[
+                    window_permutation(len(found), plan.seed, epoch, window.lane, window.number)
+                ]
+            self._windows[window] = found
         return found
 
     def _read_split(self, number: int, indices: list[int]) -> list[Any]:
@@ -180,6 +189,42 @@ class WindowReader:
 
     def _open_split(self, number: int) -> OpenedSplit:
         return self._plan.source.open_split(self._plan.table, number)
+
+
+def read_spans(
+    runs: Sequence[tuple[OpenedSplit | None, Indices]], sequence: Indices
+) -> list[Any] | None:
+    """Decode the records of many splits in one go, where all of them are spans of bytes.
+
+    Args:
+        runs: Splits, each with the indices wanted of it.
+        sequence: Where in the result each of those goes.
+
+    Returns:
+        The samples; None where a split is not made of such records, or one cannot be decoded.
+    """
+    spans = [None if opened is None else opened.spans for opened, _ in runs]
+    first = spans[0]
+    if first is None or any(one is None or one.decode is not first.decode for one in spans):
+        return None
+    known = [one for one in spans if one is not None]
+    # The records' bounds, put into the order of the result.
+    bounds = np.empty((3, len(sequence)), np.int64)
+    counts = [len(indices) for _, indices in runs]
+    bounds[0, sequence] = np.repeat(np.arange(len(runs)), counts)
+    for row, shift in ((1, 0), (2, 1)):
+        found = [one.starts[indices + shift] for one, (_, indices) in zip(known, runs, strict=True)]
+        bounds[row, sequence] = np.concatenate(found)
+    views = [one.view for one in known]
+    which, begins, ends = bounds.tolist()
+    pieces = [views[n][begin:end] for n, begin, end in zip(which, begins, ends, strict=True)]
+    return first.decode(pieces)
+
+
+def _inverse(sequence: Indices) -> Indices:
+    places = np.empty(len(sequence), np.int64)
+    places[sequence] = np.arange(len(sequence))
+    return places
 
 
 def split_codes(codes: Indices) -> tuple[Indices, Indices]:
