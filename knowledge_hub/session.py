@@ -8,9 +8,15 @@ from knowledge_hub.hub import KnowledgeHub, intents
 from knowledge_hub.phrases import PhraseTable, expansions, phrase_table
 from tools_utilities.console import Console
 from tools_utilities.object_store import open_store
+from tools_utilities.session_line import SESSION_FLAGS, split_line
 from tools_utilities.setting_keys import SETTING_KEYS
 from tools_utilities.settings import Settings, load_settings
 
+EXAMPLES_FIRST = (
+    "discover", "inspect", "train", "estimate", "list", "show", "logs", "resume", "again", "evaluate",
+    "finetune", "stop", "doctor", "help",
+)  # fmt: skip
+"""The order in which a newcomer meets them; the rest follows by name."""
 MOST_PAGES = 1
 """Of a store's folder: a thousand names are more than anybody chooses from."""
 
@@ -29,7 +35,7 @@ def run_session(console: Console, run: Callable[[str], int], start_dir: Path) ->
     hub = KnowledgeHub()
 
     def read(sentence: str) -> Any:
-        return hub.read(sentence, aliases=settings.aliases)
+        return hub.read(split_line(sentence)[0], aliases=settings.aliases)
 
     def list_folder(uri: str) -> Sequence[str]:
         return store_entries(settings, uri)
@@ -55,8 +61,11 @@ def run_session(console: Console, run: Callable[[str], int], start_dir: Path) ->
 
 
 def examples() -> list[str]:
-    """Return one sentence of each intent that can be carried out."""
-    return [f"  {one.examples[0]}" for _, one in sorted(intents().items()) if one.run is not None]
+    """Return one sentence of each intent that can be carried out, a newcomer's first."""
+    known = intents()
+    order = [*(name for name in EXAMPLES_FIRST if name in known), *sorted(known)]
+    able = [known[name] for name in dict.fromkeys(order) if known[name].run is not None]
+    return [f"  {one.examples[0]}" for one in able]
 
 
 def session_words(settings: Settings) -> Any:
@@ -68,6 +77,7 @@ def session_words(settings: Settings) -> Any:
         words=tuple(sorted({*table.verbs, *phrase_starts(table)})),
         keys=tuple(key.name for key in SETTING_KEYS),
         aliases=tuple(sorted(settings.aliases)),
+        flags=(*SESSION_FLAGS, "--override"),
     )
 
 

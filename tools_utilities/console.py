@@ -70,6 +70,11 @@ class Console:
         self.can_animate = _is_terminal(self._err) and not self._plain
         self.draws_blocks = can_draw(_encoding(self._err)) and can_draw(_encoding(self._out))
 
+    def with_flags(self, **changes: bool) -> "Console":
+        """Return a console at the same terminal with other flags (no_input, json, yes, verbose)."""
+        about = msgspec.structs.replace(self.about, **changes)
+        return Console(about, stdin=self._stdin, stdout=self._out, stderr=self._err)
+
     @property
     def result_width(self) -> int | None:
         """Columns of stdout; None when it is not a terminal (never fold there)."""

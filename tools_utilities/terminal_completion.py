@@ -28,6 +28,8 @@ class SessionWords(msgspec.Struct, frozen=True, kw_only=True):
     keys: tuple[str, ...] = ()
     """Settings, offered as `key=` after `--override` and where a word could be one."""
     aliases: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    """Of the program; they may stand beside a sentence."""
 
 
 class StoreFolders:
@@ -104,6 +106,9 @@ class SentenceCompleter(Completer):
             return
         if word.startswith(PATH_STARTS) or "/" in word:
             yield from ((path, "path") for path in self._paths(word))
+            return
+        if word.startswith("--"):
+            yield from ((flag, "flag") for flag in self._words.flags if flag.startswith(word))
             return
         after_override = bool(previous) and previous[-1] == "--override"
         folded = word.casefold()

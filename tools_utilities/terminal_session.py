@@ -31,6 +31,14 @@ IDLE_HELP = "? shows examples · Tab completes · Ctrl-R searches · Ctrl-D leav
 SESSION_ROWS = 7
 """The line, five of completions, the reading."""
 LEAVE_WORDS = frozenset({"exit", "quit"})
+STATUS_WORDS = {
+    "unaccounted": "not understood",
+    "incomplete": "not complete",
+    "ambiguous": "two readings",
+    "conflict": "said twice",
+    "corrected": "read as",
+}
+"""A reading's status as people say it."""
 STYLE = Style.from_dict({"bottom-toolbar": "noreverse", "unowned": "underline ansired"})
 
 
@@ -118,6 +126,19 @@ class Session:
         def _(event: KeyPressEvent) -> None:
             event.current_buffer.reset()
 
+        @bindings.add("tab")
+        def _(event: KeyPressEvent) -> None:
+            buffer = event.current_buffer
+            state = buffer.complete_state
+            if state is None:
+                buffer.start_completion(insert_common_part=True)
+            elif len(state.completions) == 1:
+                # Taken; what lies below it (a folder) is offered next.
+                buffer.apply_completion(state.completions[0])
+                buffer.start_completion(select_first=False)
+            else:
+                buffer.complete_next()
+
         @bindings.add("?", filter=is_empty)
         def _(_event: KeyPressEvent) -> None:
             run_in_terminal(lambda: self._actions.say(self._actions.examples))
@@ -143,7 +164,7 @@ def reading_line(read: Callable[[str], ReadingLike], text: str, width: int) -> S
     if not sentence:
         return [("", shown(IDLE_HELP)[:width])]
     reading = read(sentence)
-    head = f"{reading.status} {reading.intent or ''}".strip()
+    head = f"{STATUS_WORDS.get(reading.status, reading.status)} {reading.intent or ''}".strip()
     parts: StyleAndTextTuples = [("bold", f"{head}: ")]
     unowned = [mark for mark in marks_of(reading) if mark.style == "error"]
     if unowned:

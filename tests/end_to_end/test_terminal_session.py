@@ -20,7 +20,7 @@ def test_a_session(folder, size):
     screen.until(READY)
     screen.until("? shows examples")
     screen.send("list frobnicate")
-    screen.until("unaccounted list")  # read while it is typed
+    screen.until("not understood list")  # read while it is typed
     screen.send("\x03")  # Ctrl-C clears the line, and ends nothing
     screen.send("list runs\r")
     screen.until("no runs in")
@@ -49,3 +49,17 @@ def test_a_dumb_terminal_has_the_plain_session(folder):
     assert screen.end() == 0
     assert "\x1b" not in screen.raw
     assert not (folder / ".local").exists()
+
+
+def test_flags_stand_beside_a_sentence(folder):
+    screen = Screen(folder, HOME=str(folder), XDG_STATE_HOME=str(folder / "state"))
+    screen.until(READY)
+    screen.send("train quark with data/datasets/one for 3 steps --plan")
+    screen.until("ok train:")  # the flag is no unknown word
+    screen.send("\r")
+    screen.until("same as")
+    screen.send('quark "list runs" --json\r')  # as pasted from a shell
+    screen.until('"runs": []')
+    screen.send("\x04")
+    assert screen.end() == 0
+    assert not (folder / "runs").exists()

@@ -182,8 +182,8 @@ def test_the_reading_stands_below_with_unowned_words_underlined():
     assert texts(good) == "ok train: train with ./d --override max_steps=3"
     bad = reading_line(read, "train with ./d frobnicate", 80)
     assert ("class:unowned", "frobnicate") in bad
-    assert texts(bad) == "unaccounted train: train with ./d frobnicate"
-    assert texts(reading_line(read, "train", 80)).startswith("incomplete train: ")
+    assert texts(bad) == "not understood train: train with ./d frobnicate"
+    assert texts(reading_line(read, "train", 80)).startswith("not complete train: ")
     assert texts(reading_line(read, "train; ls", 80)).startswith("refused: ")
 
 
@@ -276,3 +276,38 @@ def test_what_is_offered_is_of_the_language():
     assert {"batch size", "no validation"} <= phrase_starts(phrase_table())
     for line in examples():
         assert HUB.read(line).status == "ok"
+
+
+def test_tab_takes_the_only_completion_and_offers_what_lies_below(tmp_path):
+    (tmp_path / "data/datasets/one").mkdir(parents=True)
+    ran: list[str] = []
+
+    def run(line: str) -> int:
+        ran.append(line)
+        return 0
+
+    screen = io.StringIO()
+    output = SessionOutput(screen, lambda: Size(rows=24, columns=80), enable_cpr=False)
+    actions = SessionActions(read, run, bool, print)
+    with create_pipe_input() as pipe, create_app_session(input=pipe, output=output):
+        session = Session(
+            actions, completer=completer(tmp_path), history=InMemoryHistory(), keys=pipe,
+            output=output,
+        )  # fmt: skip
+
+        def send() -> None:
+            for keys in ("discover data/d", "\t", "\t", "\r", "\x04"):
+                pipe.send_text(keys)
+                time.sleep(0.4)  # completions are made by a thread
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        session.loop()
+        sender.join()
+    assert ran == ["discover data/datasets/one/"]
+
+
+def test_flags_are_offered(tmp_path):
+    words = SessionWords(words=("plan",), flags=("--plan", "--yes"))
+    found = SentenceCompleter(words, list, StoreFolders(lambda _uri: ()), start_dir=tmp_path)
+    assert completions(found, "train with x --pl") == ["--plan"]

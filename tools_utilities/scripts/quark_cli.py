@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 if not __package__ and str(Path(__file__).parents[2]) not in sys.path:
     # Run by path from a checkout that is not installed: the packages lie beside this folder.
     sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -128,8 +126,8 @@ def _session(arguments: Arguments, console: Console) -> int:
         return UsageError.exit_code
     console.note("Type a sentence, or `help`; Ctrl-D leaves.")
 
-    def run(sentence: str) -> int:
-        return _run_line(msgspec.structs.replace(arguments, words=(sentence,)), console)
+    def run(line: str) -> int:
+        return _run_line(line, arguments, console)
 
     if console.can_animate:
         from knowledge_hub.session import run_session
@@ -144,8 +142,23 @@ def _session(arguments: Arguments, console: Console) -> int:
     return 0
 
 
-def _run_line(arguments: Arguments, console: Console) -> int:
-    return _guarded(lambda: _run(arguments, arguments.words, console), console)
+def _run_line(line: str, session: Arguments, console: Console) -> int:
+    """Carry out a line of the session; the program's flags may stand beside its sentence."""
+    from tools_utilities.session_line import line_arguments
+
+    try:
+        arguments = line_arguments(line, session)
+    except QuarkError as error:
+        return console.error(error)
+    if not (arguments.words or arguments.help or arguments.version or arguments.from_plan):
+        return console.error(UsageError("flags without a sentence", hint="Type both in one line."))
+    own = console.with_flags(
+        no_input=arguments.no_input,
+        json=arguments.json,
+        yes=arguments.yes,
+        verbose=arguments.verbose,
+    )
+    return _guarded(lambda: _run(arguments, arguments.words, own), own)
 
 
 def _version() -> str:
