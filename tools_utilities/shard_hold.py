@@ -1,27 +1,35 @@
 """Holds a claimed shard while it is worked on: renews in the background, and says when to stop.
 
-    with ShardHold(lease) as hold:
-        for sample in samples:
-            hold.check()                    # raises ClaimError once the lease is in danger or lost
+    with ShardHold(lease, renew_seconds=10) as hold:
+        for sample in hold.each(samples):   # or hold.check(): ends with ClaimError when it must
             ...
         hold.complete(output=..., num_samples=...)
+
+Once 0.75 of the lease has gone by without a good renewal, `check` lets nothing through: it waits for
+the renewal that the background is trying, and raises when the lease has run out or is lost.
 
 Leaving without `complete` gives the shard up, with the error that ended the work.
 """
 
 import logging
 import threading
+from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from tools_utilities.claim_record import ClaimRecord
-from tools_utilities.errors import ClaimError, QuarkError
-from tools_utilities.shard_lease import Phase, ShardLease
+from tools_utilities.errors import ClaimError, QuarkError, RunStoppedError
+from tools_utilities.shard_lease import DANGER_FACTOR, Phase, ShardLease
 
 logger = logging.getLogger(__name__)
 
 EXIT_SECONDS = 1.0
 """How long leaving waits for a renewal in flight."""
+GIVE_UP_AGE = 1.0
+"""A lease as old as this (in leases) ends the work, also where nobody took the shard yet."""
+LOOK_AGAIN = 0.01
+"""How often (in leases) work that waits looks for a good renewal."""
+_Item = TypeVar("_Item")
 
 
 class ShardHold:
@@ -50,14 +58,19 @@ class ShardHold:
             return
         try:
             if self._lease.phase is Phase.HOLD:
-                before = self._lease.record.last_error if self._lease.record else None
-                reason = f"{type(error).__name__}: {error}" if error else before or "given up"
-                self._lease.release(reason)
+                self._lease.release(self._reason(error))
         except QuarkError as failure:
             # The lease runs out by itself; the error that ended the work matters more.
             logger.warning("%s: could not give the claim up: %s", self._lease.key, failure)
         finally:
             self._lock.release()
+
+    def _reason(self, error: BaseException | None) -> str | None:
+        """Return why the shard is given up; somebody's stopping the worker is no error of the shard."""
+        if isinstance(error, KeyboardInterrupt | RunStoppedError):
+            return None
+        before = self._lease.record.last_error if self._lease.record else None
+        return f"{type(error).__name__}: {error}" if error else before or "given up"
 
     @property
     def record(self) -> ClaimRecord | None:
@@ -69,9 +82,21 @@ class ShardHold:
         """Whether another worker is known to hold the shard (rather than: nobody can say)."""
         return self._lease.phase is Phase.LOST
 
+    def each(self, items: Iterable[_Item]) -> Iterator[_Item]:
+        """Yield the items as long as the claim is safe: `check` before each."""
+        for item in items:
+            self.check()
+            yield item
+
     def check(self) -> None:
-        """Raise ClaimError when the work must stop: somebody else may soon hold the shard."""
-        if self._lease.phase is Phase.LOST or self._lease.in_danger():
+        """Return while the claim is safe; in danger wait for a renewal, and raise ClaimError without one.
+
+        What is not done between two calls cannot be stopped: call it at least every tenth of a lease.
+        """
+        lease = self._lease
+        while lease.phase is Phase.HOLD and DANGER_FACTOR <= lease.age < GIVE_UP_AGE:
+            lease.pause(LOOK_AGAIN)
+        if lease.phase is not Phase.DONE and (lease.phase is not Phase.HOLD or lease.in_danger()):
             raise ClaimError(
                 f"{self._lease.key}: the claim is lost or could not be renewed",
                 hint="Its output is discarded; another worker takes the shard.",
@@ -95,7 +120,10 @@ class ShardHold:
             )
 
     def _renew_until_ended(self) -> None:
-        while not self._ended.wait(self._renew_seconds):
+        # The claim may have been made some time ago, and a lost shard's thread ends.
+        wait_seconds = max(0.0, self._renew_seconds - self._lease.age_seconds)
+        while not self._ended.wait(wait_seconds):
+            wait_seconds = self._renew_seconds
             with self._lock:
                 if self._ended.is_set() or self._lease.phase is not Phase.HOLD:
                     return
@@ -104,3 +132,4 @@ class ShardHold:
                 except QuarkError as error:
                     # `check` stops the work when the lease is in danger.
                     logger.warning("%s: could not renew the claim: %s", self._lease.key, error)
+                    wait_seconds = self._renew_seconds / 10

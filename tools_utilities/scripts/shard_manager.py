@@ -96,6 +96,10 @@ class ShardManager:
             )
         return self._manifest
 
+    def use_manifest(self, manifest: Manifest) -> None:
+        """Hold the claims of a dataset that lies elsewhere: the record of shard N stays here."""
+        self._manifest = manifest
+
     def probe(self) -> None:
         """Refuse a store that does not keep its conditions (UsageError); asked once."""
         if not self._probed:
@@ -131,6 +135,13 @@ class ShardManager:
             if left <= 0 or all(self._is_done(shard.shard_id) for shard in shards):
                 return None
             self._clock.sleep(min(poll_seconds, left))
+
+    def open_shards(self, skip: Container[int] = ()) -> list[int]:
+        """Return the shards with work in them that were not done when last looked at."""
+        shards = self._in_order(None)
+        return [
+            s.shard_id for s in shards if s.shard_id not in skip and not self._is_done(s.shard_id)
+        ]
 
     def mark_completed(
         self,
