@@ -1,11 +1,17 @@
 """Runs the real claim code of several workers on one thread at a time, under a virtual clock.
 
 A seed decides everything: who goes next, which requests are lost, late, applied without a reply or
-applied twice, who pauses beyond its lease, who crashes, and how fast each worker's clock runs.
-A failing seed replays exactly.
+delivered twice, who pauses beyond its lease, who crashes, hands a claim on by its ticket or is reset
+by an operator, how fast each worker's clock runs and what it shows. A version is a content hash, as
+on S3. A failing seed replays exactly:
+
+    python -m tests.claim_simulation --seed 17
 """
 
+import argparse
+import hashlib
 import random
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -38,6 +44,7 @@ class Worker:
     name: str
     run: Callable[["Worker"], None]
     clock_rate: float
+    clock_offset: float = 0.0
     baton: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     wake_at: float = 0.0
     crash: bool = False
@@ -54,8 +61,7 @@ class Simulation:
         self.random = random.Random(seed)
         self.now = 0.0
         self.faults = Faults()
-        self.objects: dict[str, tuple[bytes, int]] = {}
-        self.versions = 0
+        self.objects: dict[str, bytes] = {}
         self.delayed: list[Callable[[], None]] = []
         self.outputs: dict[tuple[str, int, str], int] = {}
         self.believed: list[tuple[str, int, str]] = []
@@ -63,7 +69,12 @@ class Simulation:
         self.stepped = threading.Semaphore(0)
         self.keys = [f"shard_{number:03d}/claim.json" for number in range(num_shards)]
         self.workers = [
-            Worker(f"w{number}", self.work, self.random.uniform(0.9, 1.1))
+            Worker(
+                f"w{number}",
+                self.work,
+                self.random.uniform(0.9, 1.1),
+                self.random.uniform(-600, 600),
+            )
             for number in range(num_workers)
         ]
 
@@ -134,25 +145,29 @@ class Simulation:
     def work(self, worker: Worker) -> None:
         owner = f"host/{worker.name}/{worker.incarnation}"
         clock = Clock(
-            now=lambda: self.now * worker.clock_rate,
+            now=lambda: self.now * worker.clock_rate + worker.clock_offset,
             sleep=lambda seconds: self.pause(worker, seconds / worker.clock_rate),
             jitter=self.random.random,
         )
-        leases = [
-            self.lease_type(
-                SimulatedStore(self, worker),  # type: ignore[arg-type] # only what the lease calls
+        store = SimulatedStore(self, worker)
+
+        def new_lease(key: str, owner: str) -> ShardLease:
+            return self.lease_type(
+                store,  # type: ignore[arg-type] # only what the lease calls
                 key,
                 owner,
                 lease_seconds=LEASE_SECONDS,
                 clock=clock,
             )
-            for key in self.keys
-        ]
+
+        leases = [new_lease(key, owner) for key in self.keys]
         while True:
             for lease in leases:
                 try:
                     if lease.try_claim():
-                        self.consume(worker, lease)
+                        self.consume(worker, lease, new_lease)
+                    elif self.random.random() < 0.01:
+                        new_lease(lease.key, f"operator/{owner}/{self.now}").reset()
                 except StoreError:
                     self.pause(worker, 1.0)
             records = [self.record(key) for key in self.keys]
@@ -160,13 +175,21 @@ class Simulation:
                 return
             self.pause(worker, 1.0)
 
-    def consume(self, worker: Worker, lease: ShardLease) -> None:
+    def consume(
+        self, worker: Worker, lease: ShardLease, new_lease: Callable[[str, str], ShardLease]
+    ) -> None:
         """Work a claimed shard to its end, as a worker does."""
         record = lease.record
         assert record is not None
         fenced = (lease.key, record.gen, record.owner)
         if not self.produce(worker, lease, fenced):
             return
+        if self.random.random() < 0.2:  # another process goes on, by the ticket
+            self.moment(worker)
+            lease = new_lease(lease.key, record.owner)
+            if not lease.adopt(record.gen):
+                self.check_lost(fenced)
+                return
         if lease.complete(output=str(fenced)):
             self.believed.append(fenced)
         else:
@@ -197,20 +220,19 @@ class Simulation:
     # --- the store ---
     def record(self, key: str) -> ClaimRecord | None:
         found = self.objects.get(key)
-        return decode_record(key, found[0]) if found else None
+        return decode_record(key, found) if found else None
 
-    def apply(self, key: str, data: bytes, expected: int | None) -> int:
+    def apply(self, key: str, data: bytes, expected: str | None) -> str:
         found = self.objects.get(key)
-        if (found[1] if found else None) != expected:
+        if (version_of(found) if found else None) != expected:
             raise ConditionFailedError(f"{key}: 412")
         self.check_move(key, data)
-        self.versions += 1
-        self.objects[key] = (data, self.versions)
-        return self.versions
+        self.objects[key] = data
+        return version_of(data)
 
     def check_move(self, key: str, data: bytes) -> None:
         before, after = self.record(key), decode_record(key, data)
-        if before is None:
+        if before is None or before == after:
             return
         if before.state == "done":
             self.problems.append(f"{key}: left done")
@@ -247,34 +269,35 @@ class SimulatedStore:
         found = simulation.objects.get(key)
         if found is None:
             raise ObjectNotFoundError(key)
-        return SimulatedBody(key, *found)
+        return SimulatedBody(key, found)
 
     def put_if_absent(self, key: str, data: bytes) -> ObjectInfo:
         return self.put(key, data, None)
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> ObjectInfo:
-        return self.put(key, data, int(etag))
+        return self.put(key, data, etag)
 
-    def put(self, key: str, data: bytes, expected: int | None) -> ObjectInfo:
+    def put(self, key: str, data: bytes, expected: str | None) -> ObjectInfo:
         simulation = self.simulation
         simulation.moment(self.worker)
-        kind = (
-            simulation.random.choice(["reply lost", "lost", "late", "412"]) if self.fault() else ""
-        )
+        kinds = ("reply lost", "lost", "late", "412", "twice")
+        kind = simulation.random.choice(kinds) if self.fault() else ""
         if kind == "lost":
             raise StoreError(f"{key}: reset", transient=True)
         if kind == "late":
             simulation.delayed.append(lambda: self.deliver_late(key, data, expected))
             raise StoreError(f"{key}: timed out", transient=True)
+        if kind == "twice":
+            simulation.delayed.append(lambda: self.deliver_late(key, data, expected))
         version = simulation.apply(key, data, expected)
         simulation.moment(self.worker)
         if kind == "reply lost":
             raise StoreError(f"{key}: reset", transient=True)
         if kind == "412":  # the SDK retried a put that had been applied
             raise ConditionFailedError(f"{key}: 412")
-        return ObjectInfo(key=key, size_bytes=len(data), etag=str(version))
+        return ObjectInfo(key=key, size_bytes=len(data), etag=version)
 
-    def deliver_late(self, key: str, data: bytes, expected: int | None) -> None:
+    def deliver_late(self, key: str, data: bytes, expected: str | None) -> None:
         try:
             self.simulation.apply(key, data, expected)
         except ConditionFailedError:
@@ -289,8 +312,8 @@ class SimulatedStore:
 
 
 class SimulatedBody:
-    def __init__(self, key: str, data: bytes, version: int) -> None:
-        self.info = ObjectInfo(key=key, size_bytes=len(data), etag=str(version))
+    def __init__(self, key: str, data: bytes) -> None:
+        self.info = ObjectInfo(key=key, size_bytes=len(data), etag=version_of(data))
         self._data = data
 
     def __iter__(self):
@@ -298,6 +321,10 @@ class SimulatedBody:
 
     def close(self) -> None:
         pass
+
+
+def version_of(data: bytes) -> str:
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
 def simulate(
@@ -314,3 +341,33 @@ def simulate(
     simulation.run()
     simulation.check_end()
     return simulation.problems
+
+
+def replay_command(seed: int) -> str:
+    """Return the command that runs one seed again."""
+    return f"python -m tests.claim_simulation --seed {seed}"
+
+
+def failures(seeds: range) -> str:
+    """Return the problems under many seeds, each with the command that replays it; empty if none."""
+    found = []
+    for seed in seeds:
+        problems = simulate(seed)
+        if problems:
+            found.append(f"{replay_command(seed)}\n  " + "\n  ".join(problems))
+    return "\n".join(found)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run the claim simulation under one seed.")
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--shards", type=int, default=2)
+    options = parser.parse_args()
+    problems = simulate(options.seed, num_workers=options.workers, num_shards=options.shards)
+    sys.stdout.write("\n".join(problems or ["no problem"]) + "\n")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

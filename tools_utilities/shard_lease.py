@@ -24,6 +24,8 @@ EXPIRY_FACTOR = 1.25
 """A lease has run out after this many lease times unchanged: room for a clock rate error of 25 %."""
 DANGER_FACTOR = 0.75
 """The holder stops working this far into an unrenewed lease, before anyone may take it over."""
+PATIENCE_SECONDS = 30.0
+"""How long a look at a record is tried again while the store is in trouble."""
 
 
 class Phase(Enum):
@@ -90,7 +92,7 @@ class ShardLease:
 
     def look(self) -> ClaimRecord | None:
         """Read the record and return it; keeps watch over how long a version stands unchanged."""
-        found = self._read()
+        found = self._read_patiently(self._clock.now() + PATIENCE_SECONDS)
         if found.etag != self.version.etag:
             self._first_seen = self._clock.now()
         self.version = found
@@ -177,9 +179,23 @@ class ShardLease:
         )
         return self._write("reset", freed) is Phase.IDLE
 
+    @property
+    def age_seconds(self) -> float:
+        """How long ago the last good renewal (or the claim) was sent."""
+        return self._clock.now() - self._good_sent
+
+    @property
+    def age(self) -> float:
+        """The same in lease times."""
+        return self.age_seconds / self._lease_seconds
+
     def in_danger(self) -> bool:
         """Say whether the lease is so old that work must stop until a renewal succeeds."""
-        return self._clock.now() - self._good_sent >= DANGER_FACTOR * self._lease_seconds
+        return self.age >= DANGER_FACTOR
+
+    def pause(self, leases: float) -> None:
+        """Sleep for a part of the lease."""
+        self._clock.sleep(leases * self._lease_seconds)
 
     def _next(self, state: str) -> ClaimRecord:
         record = self.version.record
@@ -189,14 +205,15 @@ class ShardLease:
 
     def _write(self, operation: str, new: ClaimRecord) -> Phase:
         """Put `new` on the version last seen, and settle what came of it."""
-        give_up = self._clock.now() + max(self._lease_seconds, 10.0)
+        first_sent = self._clock.now()
+        give_up = first_sent + max(self._lease_seconds, 10.0)
         pause = 0.05
         while True:
             sent = self._clock.now()
             try:
                 etag = self._put(new)
             except (ConditionFailedError, StoreError):
-                settled = self._settle(operation, new, give_up)
+                settled = self._settle(operation, new, first_sent, give_up)
             else:
                 settled = self._landed(operation, Version(new, etag), sent)
             if isinstance(settled, Phase):
@@ -208,25 +225,35 @@ class ShardLease:
                     hint="Check the store, then run again: the record says who holds the shard.",
                     key=self.key,
                 )
-            new = settled
             self._clock.sleep(pause * (0.5 + self._clock.jitter()))
             pause = min(pause * 2, 2.0)
+            if settled != new:
+                new, first_sent = settled, self._clock.now()
 
-    def _settle(self, operation: str, new: ClaimRecord, give_up: float) -> Phase | ClaimRecord:
-        """Read the record after an unknown outcome; return where that leaves us, or what to put next."""
+    def _settle(
+        self, operation: str, new: ClaimRecord, first_sent: float, give_up: float
+    ) -> Phase | ClaimRecord:
+        """Read the record after an unknown outcome; return where that leaves us, or what to put next.
+
+        `first_sent` is when these very bytes were first sent: if they landed, nobody saw them earlier.
+        """
         known = self.version
-        current = self._read_patiently(give_up)
+        try:
+            current = self._read_patiently(give_up)
+        except StoreError:
+            self.phase = Phase.LOST
+            raise
         record = current.record
         ours = record is not None and record.owner == self.owner and record.gen == new.gen
         if ours and record is not None and record.state == "done":
-            return self._landed("complete", current, self._good_sent)
+            return self._landed("complete", current, first_sent)
         if record == new:
-            return self._landed(operation, current, self._good_sent)
+            return self._landed(operation, current, first_sent)
         if ours and record is not None and record.state == "leased":
+            if operation == "claim":
+                return self._landed("claim", current, first_sent)
             self.version = current
             self.phase = Phase.HOLD
-            if operation == "claim":
-                return Phase.HOLD
             return msgspec.structs.replace(new, seq=record.seq + 1)
         if operation != "release" and current.etag == known.etag:
             return new
@@ -263,9 +290,8 @@ class ShardLease:
         while True:
             try:
                 return self._read()
-            except StoreError:
-                if self._clock.now() > give_up:
-                    self.phase = Phase.LOST
+            except StoreError as error:
+                if self._clock.now() > give_up or not error.detail.get("transient"):
                     raise
             self._clock.sleep(pause * (0.5 + self._clock.jitter()))
             pause = min(pause * 2, 2.0)

@@ -310,15 +310,19 @@ def test_b41_a_holder_whose_renewals_fail_stops_within_its_lease(tmp_path):
     claim = manager.claim_shard()
     assert claim is not None
     store.failing = True
-    begun = time.monotonic()
+    begun = worked = time.monotonic()
 
     def work() -> None:
+        nonlocal worked
         with manager.hold(claim) as hold:
             while time.monotonic() - begun < 10:
                 hold.check()
+                worked = time.monotonic()
                 time.sleep(0.02)
 
     with pytest.raises(ClaimError, match="could not be renewed"):
         work()
 
-    assert time.monotonic() - begun <= LEASE_SECONDS + 1
+    assert worked - begun <= LEASE_SECONDS
+    # One more second is for a renewal that the store does not answer.
+    assert time.monotonic() - begun <= LEASE_SECONDS + 2
