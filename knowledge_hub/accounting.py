@@ -1,10 +1,10 @@
-"""Every word is owned, glue or reported: `or`, `instead of`, connectors, and the slots that result."""
+"""Every word is owned, glue or reported: connectors, what is left, and the slots that result."""
 
 from typing import Any, Final
 
-from knowledge_hub.captures import UNSURE, is_word_value
-from knowledge_hub.numbers import read_duration, read_money, read_number
-from knowledge_hub.slots import EVERYWHERE, STOP_RULES
+from knowledge_hub.alternatives import take_instead, take_or
+from knowledge_hub.captures import UNSURE
+from knowledge_hub.slots import EVERYWHERE
 from knowledge_hub.vocabulary import CONNECTORS, NOUNS
 from knowledge_hub.work import FREE, GLUE, Piece, Work
 from tools_utilities.errors import UsageError
@@ -14,9 +14,6 @@ NEEDS_DATA_OR_PREFIX: Final = frozenset({"train", "finetune", "estimate", "expor
 AFTER_BUT: Final = frozenset({"with", "on", "for", "don't", "dont"})
 BUT_INTENTS: Final = frozenset({"resume", "again", "train"})
 AT_LEAST_ONE: Final = frozenset(["shards", "chunk_bytes", "samples_per_shard", "lines"])
-LITERAL_KINDS: Final = frozenset({"path", "quoted", "slash"})
-LITERAL_SLOTS: Final = frozenset({"data", "val", "out", "source", "init_from", "cache_dir"})
-NAME_SLOTS: Final = frozenset({"model", "name", "worker", "partition_key"})
 _FORMATS: Final = {"shard_format": "shard", "export_format": "export"}
 _QUESTIONS: Final = {
     "data": "Which data?",
@@ -32,8 +29,8 @@ _QUESTIONS: Final = {
 def settle(work: Work) -> None:
     """Join or report what stands between the pieces, then fill the slots."""
     _drop_bad_values(work)
-    _instead(work)
-    _or(work)
+    take_instead(work)
+    take_or(work)
     _drop_unused(work)
     _connectors(work)
     _report_rest(work)
@@ -71,154 +68,6 @@ def _bad_value(slot: str, value: Any) -> str | None:
     except UsageError as error:
         return error.hint
     return None
-
-
-def _instead(work: Work) -> None:
-    """`X instead of Y` sets X and owns Y."""
-    for at, token in enumerate(work.tokens[:-2]):
-        if token.norm != "instead" or work.tokens[at + 1].norm != "of" or not work.free(at):
-            continue
-        before = work.piece_at(work.word_before(at))
-        if before is None or not before.slots:
-            continue
-        after = work.next_word(at + 2)
-        end = _replaced_end(work, before, after)
-        if end is not None:
-            work.own(Piece(at, end, before.label, {}))
-        elif (owner := work.piece_at(after)) is not None and not owner.intent:
-            # What is to be replaced is not there: setting it would be the opposite of what is said.
-            work.disown(owner)
-
-
-def _replaced_end(work: Work, before: Piece, at: int) -> int | None:
-    """Return where the replaced thing ends, or None when it is nothing of its kind."""
-    if at >= len(work.tokens):
-        return None
-    owner = work.piece_at(at)
-    if owner is None:
-        return _replaced_word_end(work, before, at)
-    if owner.label == "number" and _is_number(next(iter(before.slots.values()))):
-        work.unsure.pop("number", None)
-    elif not (owner.slots.keys() & before.slots.keys() or _both_stop(owner, before)):
-        return None
-    owner.slots, owner.intent, owner.override = {}, None, None
-    return owner.end
-
-
-def _replaced_word_end(work: Work, before: Piece, at: int) -> int | None:
-    """Return where a replaced number, literal, run or name ends that no piece owns."""
-    token = work.tokens[at]
-    number = read_number(work.tokens, at)
-    if number is not None and any(_is_number(value) for value in before.slots.values()):
-        return number.end
-    fits = (
-        (token.kind in LITERAL_KINDS and before.label in LITERAL_SLOTS)
-        or (token.kind == "run" and before.label in ("run", "init_from"))
-        or (
-            token.kind == "word"
-            and before.label in NAME_SLOTS
-            and is_word_value(token.norm)
-            and token.norm not in CONNECTORS
-        )
-    )
-    return at + 1 if fits else None
-
-
-def _both_stop(first: Piece, second: Piece) -> bool:
-    return bool(first.slots.keys() & STOP_RULES) and bool(second.slots.keys() & STOP_RULES)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _or(work: Work) -> None:
-    """`or` joins two stop rules; between two values of one slot it is ambiguous."""
-    for at, token in enumerate(work.tokens):
-        if token.norm != "or" or not work.free(at) or token.kind != "word":
-            continue
-        left = work.piece_at(work.word_before(at))
-        place = work.next_word(at + 1)
-        while (
-            place < len(work.tokens) and work.free(place) and work.tokens[place].norm in CONNECTORS
-        ):
-            place = work.next_word(place + 1)
-        right = work.piece_at(place)
-        if left is None:
-            _or_after_number(work, at, right)
-        elif right is not None:
-            _or_between(work, at, left, right)
-        else:
-            _or_before_value(work, at, left, place)
-
-
-def _or_between(work: Work, at: int, left: Piece, right: Piece) -> None:
-    same = [slot for slot in left.slots if slot in right.slots]
-    if left.label == "number":
-        slot = next(iter(right.slots), "number")
-        work.unsure.pop("number", None)
-        _make_unsure(work, slot, [work.text(left.start, left.end), right.slots.get(slot)])
-        work.own(Piece(at, at + 1, slot, {}))
-    elif same:
-        for slot in same:
-            _make_unsure(work, slot, [left.slots[slot], right.slots[slot]])
-        work.own(Piece(at, at + 1, same[0], {}))
-    elif _both_stop(left, right):
-        work.owner[at] = GLUE
-
-
-def _make_unsure(work: Work, slot: str, values: list[Any]) -> None:
-    shown = [str(value[0]) if isinstance(value, list) else str(value) for value in values]
-    work.unsure[slot] = (f"Which {slot}?", shown)
-
-
-def _or_after_number(work: Work, at: int, right: Piece | None) -> None:
-    """`3 or 5 epochs`."""
-    start = at - 1
-    number = read_number(work.tokens, start) if start >= 0 and work.free(start) else None
-    if number is None or right is None or not right.slots:
-        return
-    slot = next(iter(right.slots))
-    _make_unsure(work, slot, [number.value, right.slots[slot]])
-    work.own(Piece(start, at + 1, slot, {}))
-
-
-def _or_before_value(work: Work, at: int, left: Piece, place: int) -> None:
-    """`batch size 32 or 64`, `on s3://b/a or s3://b/c`."""
-    if place >= len(work.tokens) or not left.slots or _or_stop_rule(work, at, left, place):
-        return
-    slot = next(iter(left.slots))
-    token = work.tokens[place]
-    end = None
-    number = read_number(work.tokens, place)
-    if number is not None and _is_number(left.slots[slot]):
-        end = number.end
-    elif token.kind in ("path", "quoted", "slash", "run") and isinstance(
-        left.slots[slot], str | list
-    ):
-        end = place + 1
-    if end is not None and all(work.free(spot) for spot in range(place, end)):
-        _make_unsure(work, slot, [left.slots[slot], work.text(place, end)])
-        work.own(Piece(at, end, slot, {}))
-    elif token.kind == "word" and slot in ("model", "name", "worker", "partition_key"):
-        _make_unsure(work, slot, [left.slots[slot], token.norm])
-        work.own(Piece(at, place + 1, slot, {}))
-
-
-def _or_stop_rule(work: Work, at: int, left: Piece, place: int) -> bool:
-    """`after 6 hours or $15`: the second rule needs no word of its own."""
-    if not left.slots.keys() & STOP_RULES:
-        return False
-    rules = {
-        "max_cost": read_money(work.tokens, place),
-        "max_seconds": read_duration(work.tokens, place, minutes=False),
-    }
-    for slot, found in rules.items():
-        if found and all(work.free(spot) for spot in range(place, found[1])):
-            work.owner[at] = GLUE
-            work.own(Piece(place, found[1], slot, {slot: found[0]}))
-            return True
-    return False
 
 
 def _allowed(work: Work, name: str) -> bool:

@@ -22,6 +22,8 @@ SHORTEST: Final = 4
 LONG: Final = 8
 MOST_WORDS: Final = 40
 """Words of one sentence that are measured: a line of noise is not worth more."""
+NO_TARGETS: Final = frozenset({"than", "will", "full", "less", "most"})
+"""Short words of a phrase's rarer forms: they would only make a misspelt verb a tie (`tran`)."""
 EVERY_UNITS: Final = ("step", "steps", "sample", "samples", "second", "minute", "hour", "day")
 
 
@@ -41,7 +43,11 @@ def _every_word() -> frozenset[str]:
 @cache
 def known_words() -> tuple[tuple[str, int, int], ...]:
     """Return the words that a misspelt one can be, with their letter mask and length."""
-    fit = (word for word in _every_word() if len(word) >= SHORTEST and word.isalpha())
+    fit = (
+        word
+        for word in _every_word()
+        if len(word) >= SHORTEST and word.isalpha() and word not in NO_TARGETS
+    )
     return tuple((word, _mask(word), len(word)) for word in sorted(fit))
 
 

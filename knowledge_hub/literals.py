@@ -26,6 +26,12 @@ _SUFFIXED = re.compile(
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]")
 _ONE_SLASH = re.compile(r"[^\W\d_]([^/]*[^\W\d_])?/([^\W\d_][^/]*)?[^\W\d_]")
+_FRACTION_OR_RATE = re.compile(
+    r"[0-9.,]+[a-z]{0,2}/([0-9]{1,2}|gpus?|devices?|nodes?|workers?|steps?|epochs?|min"
+    r"|minutes?|s|secs?|seconds?|h|hrs?|hours?|days?)",
+    re.IGNORECASE,
+)
+"""`1/2`, `64/gpu`: a word with a slash that means no path."""
 _PARTS_OF_LIST = re.compile(r",(?:[A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z]:[\\/]|[/~])")
 _RUN_ID = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:-[A-Za-z][A-Za-z0-9]*)?-[0-9]+")
 _FUNCTION = re.compile(r"(?!hf:)[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
@@ -37,8 +43,8 @@ def without_closing(word: str) -> tuple[str, str]:
     tail = word[len(core) :]
     if core.endswith(("/", "\\")) and tail.startswith(".."):
         core, tail = core + "..", tail[2:]
-    elif not core and tail.startswith("..") and len(tail) == len(".."):
-        core, tail = "..", ""
+    elif not core and tail.startswith("..") and tail[2:3] != ".":
+        core, tail = "..", tail[2:]
     return core, tail
 
 
@@ -63,11 +69,11 @@ def literal_kind(word: str) -> str | None:
 
 def _kind_with_slash(word: str) -> str | None:
     scheme = _SCHEME.match(word)
-    first, _, rest = word.partition("/")
+    first = word.partition("/")[0]
     unsure = (
         ("://" in word and scheme is None and word[0] not in "/~.")
         or word[0] in "($"
-        or (first[:1].isdigit() and "/" not in rest)
+        or (first[:1].isdigit() and _FRACTION_OR_RATE.fullmatch(word) is not None)
         or word.lower() in ("w/o", "and/or")
         or _PARTS_OF_LIST.search(word) is not None
         or (word[0] == "~" and len(first) > 1 and not first[1].isalpha())

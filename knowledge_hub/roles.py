@@ -52,6 +52,9 @@ def _take_pair(work: Work, at: int) -> None:
 def take_runs(work: Work) -> None:
     """Run ids that no phrase owns: the intent's run, the start of a finetune, else nobody's."""
     for at, token in enumerate(work.tokens):
+        owner = work.piece_at(at)
+        if work.intent == "finetune" and owner is not None and _names_start(work, owner):
+            owner.slots, owner.label = {"init_from": owner.slots["run"]}, "init_from"
         if token.kind != "run" or not work.free(at):
             continue
         if work.intent == "compare":
@@ -61,6 +64,13 @@ def take_runs(work: Work) -> None:
                 work.own(Piece(at, at + 1, "init_from", {"init_from": token.value}))
         elif work.intent is None or "run" in work.intents[work.intent].slots:
             work.own(Piece(at, at + 1, "run", {"run": token.value}))
+
+
+def _names_start(work: Work, piece: Piece) -> bool:
+    """`finetune run fox-12`, `from run fox-12`: the start is said with its noun."""
+    if piece.slots.get("run") in (None, "latest", "all"):
+        return False
+    return work.connector_before(piece.start) == "from" or _is_after_verb(work, piece.start)
 
 
 def _is_after_verb(work: Work, at: int) -> bool:
@@ -157,8 +167,10 @@ def take_numbers(work: Work) -> None:
     """A number nobody owns: after with, on or for it has several readings."""
     at = 0
     while at < len(work.tokens):
-        number = read_number(work.tokens, at) if work.free(at) else None
-        if number is None or not all(work.free(place) for place in range(at, number.end)):
+        # `a dozen`: an article that begins a number is glue until here.
+        begins = work.free(at) or (work.is_glue(at) and work.tokens[at].norm in ("a", "an"))
+        number = read_number(work.tokens, at) if begins else None
+        if number is None or not all(work.free(place) for place in range(at + 1, number.end)):
             at += 1
             continue
         if not _has_unit(work, at, number.end):
@@ -185,7 +197,7 @@ def _has_unit(work: Work, at: int, end: int) -> bool:
 
 
 def _bare_number(work: Work, at: int, end: int, suffix: str) -> None:
-    connector = work.connector_before(at)
+    connector = work.connector_before(at if work.free(at) else at + 1)
     if connector not in ("with", "on", "for") and suffix not in ("m", "b"):
         return
     text = work.text(at, end)
