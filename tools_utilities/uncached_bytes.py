@@ -10,6 +10,8 @@ from tools_utilities.object_store import ObjectInfo
 _WINDOW_BYTES = 4 << 20
 _WINDOWS_KEPT = 2
 _LARGEST_SHARE = 4
+_ENTRY_BYTES = 512
+"""What an object in the pool takes beside its own bytes; counts, since objects may be tiny."""
 
 
 class RangedShardBytes:
@@ -97,22 +99,26 @@ class MemoryPool:
             if held is None:
                 if info.size_bytes * _LARGEST_SHARE > self._budget_bytes:
                     return None
-                if not self._make_room(info.size_bytes):
+                held = _Pooled(info.size_bytes + _ENTRY_BYTES)
+                if not self._make_room(held.num_bytes):
                     return None
-                held = _Pooled(info.size_bytes)
-                self._used_bytes += info.size_bytes
+                self._used_bytes += held.num_bytes
             self._objects[info] = held
             held.users += 1
             return held
 
     def _make_room(self, num_bytes: int) -> bool:
-        for info, held in list(self._objects.items()):
-            if self._used_bytes + num_bytes <= self._budget_bytes:
-                break
+        # No copy of the pool: of tiny objects it may hold a hundred thousand.
+        excess, unused = self._used_bytes + num_bytes - self._budget_bytes, list[ObjectInfo]()
+        for info, held in self._objects.items() if excess > 0 else ():
             if held.users == 0:
-                del self._objects[info]
-                self._used_bytes -= held.num_bytes
-        return self._used_bytes + num_bytes <= self._budget_bytes
+                unused.append(info)
+                excess -= held.num_bytes
+                if excess <= 0:
+                    break
+        for info in unused:
+            self._used_bytes -= self._objects.pop(info).num_bytes
+        return excess <= 0
 
     def _drop(self, info: ObjectInfo, held: _Pooled) -> None:
         with self._lock:
