@@ -51,6 +51,8 @@ EXPORT_FORMATS: Final = {
     "skypilot": "skypilot",
 }
 CODECS: Final = ("zstd", "gzip", "none")
+MARKS: Final = frozenset({"done", "complete", "completed", "finished", "failed"})
+"""How a shard can be marked."""
 LONGEST_PICK: Final = 4096
 """Groups that one sentence may pick: `1-1000000000` is no choice."""
 _WORD = re.compile(r"[a-z][a-z0-9_.-]*[a-z0-9_]|[a-z]")
@@ -154,6 +156,13 @@ def _word(tokens: list[Token], at: int, _: MatchLength) -> Captured:
     return token.norm, at + 1
 
 
+def _worker(tokens: list[Token], at: int, match: MatchLength) -> Captured:
+    """A worker's name: `as failed` is what becomes of a shard."""
+    if at < len(tokens) and tokens[at].kind == "word" and tokens[at].norm in MARKS:
+        return None
+    return _word(tokens, at, match)
+
+
 def _gpu(tokens: list[Token], at: int, _: MatchLength) -> Captured:
     if at >= len(tokens):
         return None
@@ -189,14 +198,20 @@ def _next_in_list(tokens: list[Token], at: int) -> int | None:
 
 
 def _listed(
-    tokens: list[Token], at: int, match: MatchLength, one: Callable[[int], Captured]
+    tokens: list[Token],
+    at: int,
+    match: MatchLength,
+    one: Callable[[int], Captured],
+    *,
+    yields: int = 1,
 ) -> tuple[list[Any], int] | None:
+    """Read a list; it ends where a phrase begins that is `yields` tokens longer than its element."""
     values: list[Any] = []
     end, place = at, at
     while place < len(tokens):
         found = one(place)
         # `weights 0.7 and 0.3 and 8 gpus`: the 8 begins a phrase of its own.
-        if found is None or (values and match(place) > found[1] - place):
+        if found is None or (values and match(place) >= found[1] - place + yields):
             break
         values.append(found[0])
         end = found[1]
@@ -243,7 +258,8 @@ def _words(tokens: list[Token], at: int, match: MatchLength) -> Captured:
             return None
         return _word(tokens, place, match)
 
-    return _listed(tokens, at, match, one)
+    # `except val and shuffled`: a word that says something by itself is no name in a list.
+    return _listed(tokens, at, match, one, yields=0)
 
 
 def _function(tokens: list[Token], at: int, _: MatchLength) -> Captured:
@@ -280,6 +296,7 @@ CONVERTERS: Final[dict[str, Converter]] = {
     "start": _start,
     "run": _run,
     "word": _word,
+    "worker": _worker,
     "gpu": _gpu,
     "ints": _ints,
     "nums": _nums,

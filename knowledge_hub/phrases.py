@@ -19,6 +19,7 @@ from knowledge_hub.vocabulary import NEGATIONS, POLITE, POLITE_PHRASES
 TABLE: Final = Path(__file__).with_name("phrases.toml")
 MOST_POLITE: Final = 4
 """Polite words that one gap of a phrase may hold: bounds the work on a line of nothing else."""
+NEGATING: Final = frozenset({"no", "without"})
 _PIECES = re.compile(r"[()\[\]|]|\{[^}]*\}|[^\s()\[\]|{}]+")
 
 
@@ -155,11 +156,17 @@ class Matcher:
         """Return the phrases of the sentence, longest first, none over another or over `taken`."""
         matches = [match for at in range(len(self._tokens)) if (match := self.longest(at))]
         taken = set(taken)
-        for match in sorted(matches, key=lambda match: (match.start - match.end, match.start)):
+        for match in sorted(matches, key=self._rank):
             places = range(match.start, match.end)
             if taken.isdisjoint(places):
                 taken.update(places)
                 yield match
+
+    def _rank(self, match: Match) -> tuple[bool, int, int]:
+        """Scoped negation is read before the positive phrase: `no prefetch` before `prefetch 4`."""
+        first = self._tokens[match.start].norm
+        negates = first in NEGATING or is_negation(self._tokens, match.start) > 0
+        return (not negates, match.start - match.end, match.start)
 
     def _search(
         self, node: _Node, start: int, at: int, captured: tuple[tuple[str, Any], ...]
@@ -169,7 +176,8 @@ class Matcher:
             return best
         position, skipped = at, 0
         while position < len(self._tokens):
-            found = self._step(node, start, position, captured)
+            is_after_article = position > at and self._tokens[position - 1].norm in ("a", "an")
+            found = self._step(node, start, position, captured, counts=not is_after_article)
             if found is not None:
                 return _better(best, found)
             length = self.glue[position]
@@ -180,9 +188,15 @@ class Matcher:
         return best
 
     def _step(
-        self, node: _Node, start: int, at: int, captured: tuple[tuple[str, Any], ...]
+        self,
+        node: _Node,
+        start: int,
+        at: int,
+        captured: tuple[tuple[str, Any], ...],
+        *,
+        counts: bool,
     ) -> Match | None:
-        """Follow the word or a value at `at`; the longest way on."""
+        """Follow the word or a value at `at`; the longest way on. No number counts after `a`."""
         best: Match | None = None
         token = self._tokens[at]
         if token.kind == "word":
@@ -190,7 +204,7 @@ class Matcher:
             if child is not None:
                 best = self._search(child, start, at + 1, captured)
         for (slot, converter), child in node.kinds.items():
-            value = self._value(converter, at)
+            value = self._value(converter, at) if counts or converter not in NUMERIC else None
             if value is not None:
                 found = self._search(child, start, value[1], (*captured, (slot, value[0])))
                 best = _better(best, found)
