@@ -44,6 +44,8 @@ class FastBody:
     def __init__(self, result: "GetResult", key: str) -> None:
         meta = result.meta
         self.info = ObjectInfo(key=key, size_bytes=meta["size"], etag=plain_etag(meta["e_tag"]))
+        self.version = meta["version"]
+        """What the store numbers the version with besides, where it does: Google's generation."""
         first, stop = result.range
         self._expected = stop - first
         self._result: GetResult | None = result
