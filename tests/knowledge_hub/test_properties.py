@@ -14,7 +14,11 @@ from hypothesis import strategies as st
 
 from knowledge_hub.hub import KnowledgeHub, Reading
 from knowledge_hub.phrases import phrase_table
+from knowledge_hub.reader import STATUSES
 from knowledge_hub.vocabulary import CONNECTORS, POLITE, POLITE_PHRASES
+from tests.knowledge_hub.scoring import same
+from tests.knowledge_hub.test_slot_table import CAN_USE, SAID
+from tests.knowledge_hub.test_slot_table import LEADS as LEAD_OF
 
 HUB = KnowledgeHub()
 FEW = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
@@ -96,17 +100,9 @@ def check_accounting(sentence: str) -> None:
         assert inside or core in glue or not core, f"{word[0]!r} is dropped silently"
 
 
-@FEW
-@given(st.one_of(SOUP, sentences().map(" ".join)))
-def test_every_word_is_owned_glue_or_reported(sentence):
-    check_accounting(sentence)
-
-
-@pytest.mark.nightly
-@MANY
-@given(st.one_of(SOUP, sentences().map(" ".join)))
-def test_every_word_is_owned_glue_or_reported_long(sentence):
-    check_accounting(sentence)
+ANY = st.one_of(SOUP, sentences().map(" ".join))
+test_every_word_is_accounted_for = FEW(given(ANY)(check_accounting))
+test_every_word_is_accounted_for_long = pytest.mark.nightly(MANY(given(ANY)(check_accounting)))
 
 
 # 2. reading the canonical sentence gives the same command
@@ -120,23 +116,12 @@ def check_canonical(sentence: str) -> None:
     assert (again.status, again.intent, again.slots) == ("ok", reading.intent, reading.slots)
 
 
-@FEW
-@given(st.one_of(SOUP, sentences().map(" ".join)))
-def test_canonical_is_the_same_command(sentence):
-    check_canonical(sentence)
-
-
-@pytest.mark.nightly
-@MANY
-@given(st.one_of(SOUP, sentences().map(" ".join)))
-def test_canonical_is_the_same_command_long(sentence):
-    check_canonical(sentence)
+test_canonical_is_the_same_command = FEW(given(ANY)(check_canonical))
+test_canonical_is_the_same_command_long = pytest.mark.nightly(MANY(given(ANY)(check_canonical)))
 
 
 # 3. case, spacing and polite words change nothing
-@FEW
-@given(sentences(), st.data())
-def test_case_spacing_and_politeness_change_nothing(parts, data):
+def check_politeness(parts: list[str], data: Any) -> None:
     before = HUB.read(" ".join(parts))
     pieces = []
     for part in parts:
@@ -150,40 +135,61 @@ def test_case_spacing_and_politeness_change_nothing(parts, data):
     assert _command(HUB.read(text)) == _command(before), text
 
 
+test_politeness_changes_nothing = FEW(given(sentences(), st.data())(check_politeness))
+test_politeness_changes_nothing_long = pytest.mark.nightly(
+    MANY(given(sentences(), st.data())(check_politeness))
+)
+
+
 # 4. a random word never gives ok with the same slots
-@FEW
-@given(sentences(), st.from_regex(r"[bdfgjkqvwxz]{5,9}", fullmatch=True), st.data())
-def test_a_random_word_is_never_dropped(parts, noise, data):
+NOISE = st.one_of(
+    st.from_regex(r"[bdfgjkqvwxz]{5,9}", fullmatch=True),
+    st.sampled_from(["quickly", "extra", "only", "not", "if", "unless", "except", "every", "instead",
+                     "tomorrow", "never", "but", "model", "training", "rather", "also", "gpu", "7"]),
+)  # fmt: skip
+
+
+def check_noise(parts: list[str], noise: str, data: Any) -> None:
     words = [word for part in parts for word in _words(part)]
     before = HUB.read(" ".join(words))
     at = data.draw(st.integers(0, len(words)))
     after = HUB.read(" ".join([*words[:at], noise, *words[at:]]))
-    assert after.status != "ok" or after.slots != before.slots
+    assert after.status != "ok" or after.slots != before.slots, after.sentence
+
+
+test_a_random_word_is_never_dropped = FEW(given(sentences(), NOISE, st.data())(check_noise))
+test_a_random_word_is_never_dropped_long = pytest.mark.nightly(
+    MANY(given(sentences(), NOISE, st.data())(check_noise))
+)
 
 
 # 5. literals survive byte for byte
-@FEW
-@given(
-    st.text(st.characters(exclude_categories=["Cs"], exclude_characters='"\x00\x1b'), min_size=1)
+QUOTABLE = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters='"\x00\x1b'), min_size=1
 )
-@example("a;b|c && `d` $(e) Straße \\ \u202e")
-def test_a_quoted_literal_survives(text):
+BARE = st.from_regex(UNQUOTED, fullmatch=True).filter(lambda text: "&&" not in text)
+
+
+def check_quoted(text: str) -> None:
     reading = HUB.read(f'train quark on "{text}"')
     assert reading.status == "ok"
     assert reading.slots["data"] == [text]
 
 
-@FEW
-@given(st.from_regex(UNQUOTED, fullmatch=True).filter(lambda text: "&&" not in text))
-def test_an_unquoted_literal_survives(text):
+def check_bare(text: str) -> None:
     reading = HUB.read(f"train quark on {text}, please")
     assert reading.slots["data"] == [text]
 
 
+ODD_TEXT = "a;b|c && `d` $(e) Straße \\ \u202e"
+test_a_quoted_literal_survives = example(ODD_TEXT)(FEW(given(QUOTABLE)(check_quoted)))
+test_a_quoted_literal_survives_long = pytest.mark.nightly(MANY(given(QUOTABLE)(check_quoted)))
+test_an_unquoted_literal_survives = FEW(given(BARE)(check_bare))
+test_an_unquoted_literal_survives_long = pytest.mark.nightly(MANY(given(BARE)(check_bare)))
+
+
 # 6. deleting an owned word that is no connector changes slots or status
-@FEW
-@given(sentences(), st.data())
-def test_every_owned_word_counts(parts, data):
+def check_every_word_counts(parts: list[str], data: Any) -> None:
     words = [word for part in parts for word in _words(part)]
     before = HUB.read(" ".join(words))
     if before.status != "ok":
@@ -195,6 +201,36 @@ def test_every_owned_word_counts(parts, data):
         return  # `key=value` is the same with and without it
     after = HUB.read(" ".join(words[:at] + words[at + 1 :]))
     assert (after.status, after.intent, after.slots) != (before.status, before.intent, before.slots)
+
+
+test_every_owned_word_counts = FEW(given(sentences(), st.data())(check_every_word_counts))
+test_every_owned_word_counts_long = pytest.mark.nightly(
+    MANY(given(sentences(), st.data())(check_every_word_counts))
+)
+
+
+# What several clauses say is what each of them says.
+APART = frozenset({"groups", "weights", "run", "state", "set"})
+"""Said together with others they may mean something else, or belong to other intents."""
+
+
+def check_union(slots: list[str], data: Any) -> None:
+    lead, said = LEAD_OF["train"]
+    sentence, expected = lead, dict(said)
+    for slot in slots:
+        text, value = SAID[slot]
+        sentence += data.draw(st.sampled_from([", ", ", and "])) + text
+        expected[slot] = value
+    reading = HUB.read(sentence)
+    assert (reading.status, reading.intent) == ("ok", "train"), sentence
+    assert same(expected, dict(reading.slots)), sentence
+
+
+TRAIN_CLAUSES = st.lists(
+    st.sampled_from(sorted((SAID.keys() & CAN_USE["train"]) - APART)), max_size=12, unique=True
+)
+test_clauses_add_up = FEW(given(TRAIN_CLAUSES, st.data())(check_union))
+test_clauses_add_up_long = pytest.mark.nightly(MANY(given(TRAIN_CLAUSES, st.data())(check_union)))
 
 
 # 7. reading does no input or output
@@ -245,13 +281,14 @@ def test_reading_a_long_sentence_is_bounded(unit):
     assert _seconds(sentence) <= 0.05
 
 
-@FEW
-@given(st.one_of(st.text(max_size=200), SOUP))
-@example("--override")
-@example("then then")
-@example("\ud800")
-def test_reading_never_raises(sentence):
+def check_never_raises(sentence: str) -> None:
     reading = HUB.read(sentence)
     json.dumps(reading.to_dict())
-    assert reading.status in ("ok", "corrected", "incomplete", "ambiguous", "conflict",
-                              "unaccounted", "refused")  # fmt: skip
+    assert reading.status in STATUSES
+
+
+NOISY = st.one_of(st.text(max_size=200), SOUP)
+test_reading_never_raises = example("--override")(
+    example("then then")(example("\ud800")(FEW(given(NOISY)(check_never_raises))))
+)
+test_reading_never_raises_long = pytest.mark.nightly(MANY(given(NOISY)(check_never_raises)))
