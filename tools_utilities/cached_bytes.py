@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 from typing import Any
 
-from tools_utilities.disk_cache import CachedFile
+from tools_utilities.cached_file import CachedFile
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.shard_format import ShardBytes
 

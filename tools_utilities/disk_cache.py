@@ -8,7 +8,6 @@ free. Costs a folder listing (1/16 of the entries) an opening, a walk over all a
 
 import errno
 import logging
-import mmap
 import os
 import stat
 import time
@@ -29,6 +28,7 @@ from tools_utilities.cache_ledger import (
     locked_ledger,
     parse_entry,
 )
+from tools_utilities.cached_file import CachedFile, LentFile
 from tools_utilities.checksum import crc32c, decode_crc32c
 from tools_utilities.disk_space import DiskSpace, RealDisk, is_no_room
 from tools_utilities.eviction import EVICTION_POLICIES, NEVER
@@ -65,23 +65,6 @@ def entry_id(endpoint_id: str, info: ObjectInfo) -> EntryId | None:
     return EntryId(digest=digest.hexdigest(), size_bytes=info.size_bytes, crc32c=promised)
 
 
-class CachedFile:
-    """One entry, open and leased: it is not evicted before `close`."""
-
-    def __init__(self, file: HeldFile, path: Path, size_bytes: int) -> None:
-        self.path = path
-        self._file = file
-        # The mapping outlives the file's name, so even a deleted entry stays readable.
-        self.view = memoryview(
-            mmap.mmap(file.fd, size_bytes, prot=mmap.PROT_READ) if size_bytes else b""
-        )
-
-    def close(self) -> None:
-        """Let the entry be evicted; slices of `view` stay valid."""
-        self.view = memoryview(b"")
-        self._file.close()
-
-
 class Reservation:
     """Room in the cache for one object, and the file to write it to. Publish it or discard it."""
 
@@ -100,6 +83,10 @@ class Reservation:
         while view:
             written = os.pwrite(self.file.fd, view, offset)
             offset, view = offset + written, view[written:]
+
+    def lend(self) -> CachedFile:
+        """Let this process read what was written and verified; `publish` or `discard` comes later."""
+        return self._cache.lend(self)
 
     def publish(self, crc32c: int) -> CachedFile:
         """Make it the object's entry, durable and under its final name at once."""
@@ -135,6 +122,9 @@ class DiskCache:
         self._order = UseOrder(self._layout.order, self._modes, budget_bytes)
         self._order_lock = Lock()
         self._checked: dict[str, tuple[int, int, int]] = {}
+        self._lent: dict[str, tuple[EntryId, LentFile, Path]] = {}
+        """By digest: what is verified and not published yet."""
+        self._lent_lock = Lock()
         self._warned = False
         with self._locked() as ledger:
             ledger.recount()
@@ -154,6 +144,10 @@ class DiskCache:
 
     def open(self, entry: EntryId) -> CachedFile | None:
         """Return the entry, leased, its content checked once by this process; None: not there."""
+        with self._lent_lock:
+            known, lent, path = self._lent.get(entry.digest, (None, None, None))
+            if lent is not None and path is not None and known == entry:
+                return CachedFile(lent.hold(), path, entry.size_bytes)
         for name in os.listdir(self._layout.fan(entry.digest)):  # noqa: PTH208 - names are enough
             if name.startswith(entry.digest):
                 found = self._open(entry, self._layout.fan(entry.digest) / name)
@@ -259,6 +253,20 @@ class DiskCache:
         file.try_lock(exclusive=True)
         return file
 
+    def lend(self, reservation: Reservation) -> CachedFile:
+        """Let this process read a download that is complete and verified but not published yet."""
+        entry, file = reservation.entry, reservation.file
+        lent = LentFile(file)
+        with self._lent_lock:
+            self._lent[entry.digest] = (entry, lent, file.path)
+        return CachedFile(lent.hold(), file.path, entry.size_bytes)
+
+    def _end_lending(self, reservation: Reservation) -> HeldFile | LentFile:
+        """Return what holds a reservation's file open: several users, where it was lent."""
+        with self._lent_lock:
+            lent = self._lent.pop(reservation.entry.digest, None)
+        return reservation.file if lent is None else lent[1]
+
     def publish(self, reservation: Reservation, checksum: int) -> CachedFile:
         """Rename a finished download to its entry's name; returns it leased."""
         entry, file = reservation.entry, reservation.file
@@ -271,14 +279,14 @@ class DiskCache:
         sync_folder(path.parent)
         file.try_lock(exclusive=False)
         self._note_checked(path.name, os.fstat(file.fd))
-        return CachedFile(file, path, entry.size_bytes)
+        return CachedFile(self._end_lending(reservation), path, entry.size_bytes)
 
     def discard(self, reservation: Reservation) -> None:
         """Delete an unfinished download."""
         with self._locked() as ledger:
             reservation.file.path.unlink(missing_ok=True)
             ledger.add(-reservation.entry.size_bytes)
-        reservation.file.close()
+        self._end_lending(reservation).close()
 
     # Room.
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -76,7 +76,7 @@ class ShardBytes(Protocol):
 class RecordSpans(NamedTuple):
     """Records that are spans of bytes: those of many splits can be decoded together.
 
-    An OpenSplit that has an attribute `spans` (which may be None) offers that beside `read`.
+    An OpenSplit that has an attribute `record_spans` (which may be None) offers that beside `read`.
     """
 
     view: memoryview
@@ -84,6 +84,17 @@ class RecordSpans(NamedTuple):
     """Where each record begins in `view`, and where the last one ends."""
     decode: Callable[[list[memoryview]], list[Sample] | None]
     """Decodes records of any splits; None: one of them is not right, and `read` says which."""
+
+
+class RecordRows(NamedTuple):
+    """Records that are rows of one array, each the only field of its sample.
+
+    An OpenSplit that has an attribute `record_rows` (which may be None) offers that beside `read`.
+    """
+
+    rows: "npt.NDArray[Any]"
+    """Shape (records, length); read-only. The last record may be missing if it is shorter."""
+    field: str
 
 
 class OpenSplit(Protocol):
@@ -156,6 +167,15 @@ class ShardFormat(Protocol):
 
     def write(self, samples: Iterable[Sample], file: BinaryIO) -> int:
         """Write samples in order and return how many; the reader gives the same samples back."""
+        ...
+
+
+@runtime_checkable
+class BoundedWriter(Protocol):
+    """A format whose writer holds samples back, and can be told how many bytes of them at most."""
+
+    def write_within(self, samples: Iterable[Sample], file: BinaryIO, memory_bytes: int) -> int:
+        """Write as `ShardFormat.write` does; the bytes written may depend on `memory_bytes`."""
         ...
 
 

@@ -12,9 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tools_utilities.cache_publisher import CachePublisher
 from tools_utilities.cached_bytes import CachedShardBytes
+from tools_utilities.cached_file import CachedFile
 from tools_utilities.checksum import crc32c, decode_crc32c
-from tools_utilities.disk_cache import CachedFile, DiskCache, EntryId, entry_id
+from tools_utilities.disk_cache import (
+    DiskCache,
+    EntryId,
+    Reservation,
+    entry_id,
+)
 from tools_utilities.disk_space import is_no_room
 from tools_utilities.errors import (
     CacheError,
@@ -22,8 +29,9 @@ from tools_utilities.errors import (
     ObjectReplacedError,
     QuarkError,
 )
-from tools_utilities.fetch import Fetcher
+from tools_utilities.fetch import Fetched, Fetcher
 from tools_utilities.fetch_attempt import is_md5
+from tools_utilities.file_locks import HeldFile
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.object_stores.local import LocalStore
 from tools_utilities.read_ahead import Flight, ReadAhead, Wanted
@@ -57,6 +65,7 @@ class ShardReader:
         self._statistics = statistics
         self._cache = cache
         self._pool = MemoryPool(memory_bytes)
+        self._publisher = CachePublisher()
         self._endpoint_id: str | None = None
         self._entries: dict[str, tuple[ObjectInfo, EntryId | None]] = {}
         self._read_ahead = ReadAhead(
@@ -199,10 +208,7 @@ class ShardReader:
                 return file, False
             turn = cache.try_turn(entry)
             if turn is not None:
-                try:
-                    return self._take_turn(cache, entry, info, ahead=ahead)
-                finally:
-                    cache.end_turn(turn)
+                return self._take_turn(cache, entry, info, turn, ahead=ahead)
             # Another thread or process is fetching it.
             time.sleep(pause)
             self._statistics.waited("other_process", pause)
@@ -210,27 +216,53 @@ class ShardReader:
         return None
 
     def _take_turn(
-        self, cache: DiskCache, entry: EntryId, info: ObjectInfo, *, ahead: bool
+        self, cache: DiskCache, entry: EntryId, info: ObjectInfo, turn: HeldFile, *, ahead: bool
     ) -> tuple[CachedFile, bool] | None:
-        file = cache.open(entry)
-        if file is not None:
-            return file, False
-        reservation = cache.reserve(entry, ahead=ahead)
-        if reservation is None:
-            return None
+        """Download an object. Whoever publishes it ends the turn: a thread, if read `ahead`."""
+        handed_over = False
         try:
-            fetched = self._fetcher.fetch(info, reservation)
-            return reservation.publish(fetched.crc32c), True
-        except BaseException as error:
-            reservation.discard()
-            if (
-                isinstance(error, OSError)
-                and not isinstance(error, QuarkError)
-                and is_no_room(error)
-            ):
+            file = cache.open(entry)
+            if file is not None:
+                return file, False
+            reservation = cache.reserve(entry, ahead=ahead)
+            if reservation is None:
+                return None
+            try:
+                fetched = self._fetcher.fetch(info, reservation)
+                if not ahead:
+                    return reservation.publish(fetched.crc32c), True
+            except BaseException as error:
+                reservation.discard()
+                if not _is_full(error):
+                    raise
                 cache.warn_full(info.size_bytes)
                 return None
-            raise
+            file = reservation.lend()
+            handed_over = True
+            self._publisher.put(lambda: self._publish(cache, reservation, fetched, turn))
+            return file, True
+        finally:
+            if not handed_over:
+                cache.end_turn(turn)
+
+    def _publish(
+        self, cache: DiskCache, reservation: Reservation, fetched: Fetched, turn: HeldFile
+    ) -> None:
+        try:
+            reservation.publish(fetched.crc32c).close()
+        except OSError as error:
+            # Whoever reads it now can go on: its bytes are mapped.
+            reservation.discard()
+            if is_no_room(error):
+                cache.warn_full(reservation.entry.size_bytes)
+            else:
+                self._degrade(error)
+        finally:
+            cache.end_turn(turn)
+
+    def settle(self) -> None:
+        """Wait until everything that was read ahead is durable in the cache."""
+        self._publisher.settle()
 
     def _degrade(self, error: OSError) -> None:
         """Go on without the cache, saying so once."""
@@ -284,6 +316,10 @@ class ShardReader:
         """Return the statistics."""
         quarantined = self._cache.num_quarantined if self._cache is not None else 0
         return {**self._statistics.to_dict(), "quarantined": quarantined}
+
+
+def _is_full(error: BaseException) -> bool:
+    return isinstance(error, OSError) and not isinstance(error, QuarkError) and is_no_room(error)
 
 
 class InPlaceReader:
@@ -344,6 +380,9 @@ class InPlaceReader:
 
     def prefetch_keys(self, keys: Sequence[str]) -> None:
         """Nothing to fetch."""
+
+    def settle(self) -> None:
+        """Nothing to wait for."""
 
     def bring(self, info: ObjectInfo) -> bool:  # noqa: ARG002 - ShardReader's method
         """Nothing to fetch."""

@@ -34,6 +34,9 @@ class DirectManager:
     def prefetch_shards(self, infos: Sequence[ObjectInfo]) -> None:
         self.ahead.append([info.key for info in infos])
 
+    def settle(self) -> None:
+        """Nothing is cached."""
+
     def get_stats(self) -> dict[str, Any]:
         return {"objects_from_store": len(self.opened)}
 

@@ -15,6 +15,7 @@ from brain.ml.dataset_shards.shuffle_order import (
     deal_order,
     keyed_permutation,
     window_bounds,
+    window_of,
 )
 
 
@@ -51,7 +52,7 @@ def test_dealing_holds_every_split_once(splits_of_objects, epoch):
 def test_an_object_is_dealt_within_one_pool_of_objects():
     # 400 objects of 64 MiB and 8 splits: a pool is 64 objects, so an object's splits lie close.
     object_of = np.repeat(np.arange(400), 8)
-    dealt = deal_order(object_of, np.full(400, 64 << 20), 42, 0)
+    dealt = deal_order(object_of, np.full(400, 64 << 20), 42, 1)
     places = [np.flatnonzero(object_of[dealt] == number) for number in range(400)]
     assert max(int(np.ptp(place)) for place in places) < 64 * 8
     assert dealt.tolist() != sorted(dealt.tolist())
@@ -59,9 +60,20 @@ def test_an_object_is_dealt_within_one_pool_of_objects():
 
 def test_small_data_is_one_pool():
     object_of = np.repeat(np.arange(20), 50)
-    dealt = deal_order(object_of, np.full(20, 1 << 20), 42, 0)
-    spread = np.ptp(np.flatnonzero(object_of[dealt] == 0))
-    assert spread > 500
+    for epoch in (0, 1):
+        dealt = deal_order(object_of, np.full(20, 1 << 20), 42, epoch)
+        spread = np.ptp(np.flatnonzero(object_of[dealt] == 0))
+        assert spread > 500
+
+
+def test_the_first_epoch_begins_with_few_objects_and_twice_as_many_each_time():
+    object_of = np.repeat(np.arange(100), 10)
+    dealt = object_of[deal_order(object_of, np.full(100, 16 << 20), 42, 0)]
+    bounds = [0, 4, 12, 28, 60, 100]
+    pools = [set(dealt[10 * start : 10 * end].tolist()) for start, end in pairwise(bounds)]
+    assert [len(pool) for pool in pools] == [4, 8, 16, 32, 40]
+    later = object_of[deal_order(object_of, np.full(100, 16 << 20), 42, 1)]
+    assert len(set(later[:40].tolist())) > 20
 
 
 def test_default_keeps_at_least_64_splits_open():
@@ -82,8 +94,10 @@ def test_file_order_has_one_lane():
 def test_windows_of_a_lane_join(window_splits, lane):
     shape = LaneShape(num_lanes=8, num_window_splits=window_splits)
     bounds = [window_bounds(lane, number, shape) for number in range(5)]
-    assert bounds[0] == (0, 1 + lane % window_splits)
+    assert bounds[:2] == [(0, 1), (1, 2 + lane % window_splits)]
     assert all(left[1] == right[0] for left, right in pairwise(bounds))
+    for number, (start, end) in enumerate(bounds):
+        assert {window_of(lane, split, shape) for split in range(start, end)} == {number}
 
 
 def make_walk(counts: list[int], shape: LaneShape, *, known: bool) -> LaneWalk:

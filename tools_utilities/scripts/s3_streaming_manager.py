@@ -213,10 +213,17 @@ class StreamingManager:
                 await asyncio.to_thread(self._bring, key)
 
         await asyncio.gather(*(bring(key) for key in keys))
+        await asyncio.to_thread(self.settle)
 
     def _bring(self, key: str) -> None:
         reader = self._live()
         reader.bring(reader.store.head(key))
+
+    def settle(self) -> None:
+        """Wait until everything that was read ahead is durable in the cache."""
+        reader = self._reader
+        if reader is not None:
+            reader.settle()
 
     def get_stats(self) -> dict[str, Any]:
         """Return what this process fetched, found and waited for; see `StreamStatistics`."""

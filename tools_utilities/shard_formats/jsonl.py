@@ -85,7 +85,7 @@ class JsonlSplit:
         self.skipped: dict[str, int] = {}
         # A spilled split lets go of pages as it is read, record by record counted.
         plain = self._irregular is None and not options.strict and content.compression is None
-        self.spans = RecordSpans(self._view, self._starts, decode_objects) if plain else None
+        self.record_spans = RecordSpans(self._view, self._starts, decode_objects) if plain else None
 
     def read(self, indices: Sequence[int]) -> list[Sample]:
         """Decode the records at `indices`: all at once, or one by one where that would not be exact."""
@@ -102,13 +102,30 @@ class JsonlSplit:
             for piece, index in zip(pieces, indices, strict=True)
         ]
 
+    def read_lines(self, indices: range) -> list[bytes]:
+        """Return the bytes of consecutive lines, as `read_raw`, having decoded them as `read` does."""
+        if len(indices) and not self._options.strict:
+            begin, end = self._starts[indices.start], self._starts[indices.stop]
+            piece = bytes(self._view[begin:end])
+            lines = piece.split(b"\n")
+            if not lines[-1]:
+                lines.pop()
+            regular = self._irregular is None or not self._irregular[indices].any()
+            # As many lines as records: no blank ones between them.
+            plain = regular and len(lines) == len(indices) and b"\r" not in piece
+            if plain and decode_objects([memoryview(piece)], count=len(lines)) is not None:
+                self._content.touched(1, len(piece))
+                return lines
+        self.read(indices)
+        return self.read_raw(indices)
+
     def read_raw(self, indices: Sequence[int]) -> list[bytes]:
         """Return each line's own bytes, without its LF or CRLF."""
         return [own_bytes(piece) for piece in self._slices(indices)]
 
     def close(self) -> None:
         """Free the decoded bytes."""
-        self.spans = None
+        self.record_spans = None
         self._view = memoryview(b"")
         self._content.close()
 

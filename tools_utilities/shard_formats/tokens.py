@@ -15,6 +15,7 @@ from tools_utilities.line_index import plan_byte_ranges, whole_object
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.shard_format import (
     ReadOptions,
+    RecordRows,
     Sample,
     ShardBytes,
     ShardFormat,
@@ -111,6 +112,9 @@ class TokenSplit:
         self._full = self._tokens[: num_full * self._seq_len].reshape(num_full, self._seq_len)
         self.num_samples = -(-len(self._tokens) // self._seq_len)
         self.num_bytes = content.held_bytes
+        # A spilled split lets go of pages as it is read, row by row counted.
+        plain = num_full and content.compression is None
+        self.record_rows = RecordRows(self._full, FIELD) if plain else None
 
     def read_block(self, indices: Sequence[int]) -> npt.NDArray[Any]:
         """Return full sequences as one array of shape (len(indices), seq_len), copied once."""
@@ -130,6 +134,7 @@ class TokenSplit:
 
     def close(self) -> None:
         """Free the decoded bytes."""
+        self.record_rows = None
         self._tokens = self._tokens[:0].copy()
         self._full = self._full[:0].copy()
         self._content.close()

@@ -47,6 +47,8 @@ class EpochPlan:
     tolerance: Tolerance = field(default_factory=Tolerance)
     prefetch: int | str = "auto"
     """Objects to read ahead; `auto`: as many as the manager finds right; 0: none, and no threads."""
+    shared_rows: bool = False
+    """Whether samples may be rows of one array; for a collate that makes one batch of them."""
     partitioning: Partitioning | None = None
     """Of a strategy that assigns splits; None: positions are dealt by turns."""
 

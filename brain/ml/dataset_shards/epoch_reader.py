@@ -4,7 +4,7 @@ A block of the order is located by arithmetic, read split by split in bulk, and 
 The next windows are being opened meanwhile.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ class Block(NamedTuple):
 
     slot: int
     """Number of the first among this reader's own."""
-    entries: list[Any]
+    entries: Sequence[Any]
     """Samples; `Unreadable` where there is none."""
 
 
@@ -77,11 +77,12 @@ class EpochReader:
         """
         start, share = self.plan.start, self.plan.share
         self._walk.seek(start.position + share.turn(start.slot) * share.world_size, start.hint)
-        self._request(self.plan.shape.num_lanes)
-        held: list[Any] = []
+        self._request(2 * self.plan.shape.num_lanes)
+        held: Sequence[Any] = []
         for chunk in self._walk.chunks(self._next_positions):
             self._turn_over(chunk)
-            entries = held + self._read(chunk)
+            found = self._read(chunk)
+            entries = [*held, *found] if held else found
             held = self._hold_back(entries, chunk)
             ready = entries[: len(entries) - len(held)]
             if ready:
@@ -145,7 +146,7 @@ class EpochReader:
         if not prefetch:
             return
         upcoming, later = self._own_windows(1), self._own_windows(2)
-        self._windows.request(n for splits in upcoming[:num_windows] for n in splits)
+        self._windows.request(n for splits in (upcoming + later)[:num_windows] for n in splits)
         numbers = [n for splits in upcoming + later for n in splits]
         objects = dict.fromkeys(self.plan.table.object_of[numbers].tolist())
         infos = [self.plan.table.objects[number] for number in objects]
@@ -159,13 +160,13 @@ class EpochReader:
             windows = [found for found in windows if found[0] % share.world_size == turn]
         return [splits for _, splits in windows]
 
-    def _read(self, chunk: Chunk) -> list[Any]:
+    def _read(self, chunk: Chunk) -> Sequence[Any]:
         share = self.plan.share
         offsets = np.arange(chunk.num_positions) + (chunk.position - self.plan.start.position)
         mine = share.mine(offsets)
         return self._windows.read(self._windows.locate(chunk, mine)) if len(mine) else []
 
-    def _hold_back(self, entries: list[Any], chunk: Chunk) -> list[Any]:
+    def _hold_back(self, entries: Sequence[Any], chunk: Chunk) -> Sequence[Any]:
         """Return the entries that may yet turn out to be dropped: those of an incomplete turn."""
         share = self.plan.share
         if share.equalize != "drop" or share.world_size == 1:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from brain.ml.dataset_shards.shuffle_order import Indices, LaneShape, window_bounds
+from brain.ml.dataset_shards.shuffle_order import Indices, LaneShape, window_bounds, window_of
 
 _UNKNOWN = 1 << 62
 """Samples of a lane whose end has not been seen."""
@@ -191,8 +191,7 @@ class LaneWalk:
         splits = self._lanes[lane]
         ends = np.cumsum(self._counts[splits])
         split = int(np.searchsorted(ends, self._round, side="right"))
-        first = window_bounds(lane, 0, self._shape)[1]
-        number = 0 if split < first else 1 + (split - first) // self._shape.num_window_splits
+        number = window_of(lane, split, self._shape)
         start, end = window_bounds(lane, number, self._shape)
         self._number[lane] = number
         self._base[lane] = int(ends[start - 1]) if start else 0

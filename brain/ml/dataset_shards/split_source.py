@@ -15,6 +15,7 @@ from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.shard_format import (
     OpenSplit,
     ReadOptions,
+    RecordRows,
     RecordSpans,
     ShardBytes,
     Split,
@@ -57,6 +58,10 @@ class ShardReader(Protocol):
         """Say what comes next, in order of use; never blocks."""
         ...
 
+    def settle(self) -> None:
+        """Wait until what was read ahead is durable."""
+        ...
+
     def get_stats(self) -> dict[str, Any]:
         """Return statistics by name."""
         ...
@@ -78,9 +83,13 @@ class OpenedSplit:
         self.num_samples = opened.num_samples
         self.skipped = dict(opened.skipped)
         self.spans: RecordSpans | None = (
-            None if deserialize is not None else getattr(opened, "spans", None)
+            None if deserialize is not None else getattr(opened, "record_spans", None)
         )
         """Where its records lie, if they can be decoded together with those of other splits."""
+        self.rows: RecordRows | None = (
+            None if deserialize is not None else getattr(opened, "record_rows", None)
+        )
+        """Its records as one array, if they are that."""
         self._opened = opened
         self._deserialize = deserialize
         self._shard = shard
@@ -102,7 +111,7 @@ class OpenedSplit:
 
     def close(self) -> None:
         """Free it; safe to call twice."""
-        self.spans = None
+        self.spans = self.rows = None
         self._opened.close()
         if self._shard is not None:
             self._shard.close()
@@ -142,6 +151,10 @@ class SplitSource(Protocol):
 
     def read_ahead(self, infos: Sequence[ObjectInfo]) -> None:
         """Say which objects come next, in order of use."""
+        ...
+
+    def settle(self) -> None:
+        """Wait until what was read ahead is durable."""
         ...
 
     def records(self, field: str) -> "SplitSource":
@@ -186,6 +199,10 @@ class StoreSource:
         """Pass the order of use on to the manager."""
         self._manager.prefetch_shards(infos)
 
+    def settle(self) -> None:
+        """Wait until what was read ahead is durable in the manager's cache."""
+        self._manager.settle()
+
     def records(self, field: str) -> "StoreSource":
         """Return the source of the records' field; formats that cannot choose read all."""
         options = msgspec.structs.replace(self._options, columns=(field,), first_of=())
@@ -205,6 +222,9 @@ class SequenceSource:
 
     def read_ahead(self, infos: Sequence[ObjectInfo]) -> None:
         """Nothing to fetch."""
+
+    def settle(self) -> None:
+        """Nothing to wait for."""
 
     def records(self, field: str) -> "SequenceSource":  # noqa: ARG002 - all fields are there
         """Return this source."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from brain.ml.dataset_shards.bulk_reading import inverse, read_together
 from brain.ml.dataset_shards.epoch_plan import EpochCounts, EpochPlan
 from brain.ml.dataset_shards.lane_walk import Chunk, LaneWindow
 from brain.ml.dataset_shards.open_ahead import OpenAhead
@@ -87,7 +88,7 @@ class WindowReader:
                 codes[chosen] = self._window(window)[places]
         return codes
 
-    def read(self, codes: Indices) -> list[Any]:
+    def read(self, codes: Indices) -> Sequence[Any]:
         """Return the samples (or what stands for them) of codes, in that order."""
         sequence = np.argsort(codes, kind="stable")
         numbers, indices = split_codes(codes[sequence])
@@ -97,14 +98,14 @@ class WindowReader:
             for start, end in pairwise(cuts)
             if end > start
         ]
-        samples = read_spans(runs, sequence)
+        samples = read_together(runs, sequence, shared_rows=self._plan.shared_rows)
         if samples is not None:
             return samples
         flat: list[Any] = []
         for start, end in pairwise(cuts):
             if end > start:
                 flat += self._read_split(int(numbers[start]), indices[start:end].tolist())
-        return [flat[place] for place in _inverse(sequence).tolist()]
+        return [flat[place] for place in inverse(sequence).tolist()]
 
     def close(self) -> None:
         """Close everything that is open."""
@@ -113,6 +114,7 @@ class WindowReader:
             opened.close()
         self._open.clear()
         self._windows.clear()
+        self._plan.source.settle()
 
     def _window(self, window: LaneWindow) -> Indices:
         """Return the codes of a window's samples, in its order."""
@@ -189,42 +191,6 @@ class WindowReader:
 
     def _open_split(self, number: int) -> OpenedSplit:
         return self._plan.source.open_split(self._plan.table, number)
-
-
-def read_spans(
-    runs: Sequence[tuple[OpenedSplit | None, Indices]], sequence: Indices
-) -> list[Any] | None:
-    """Decode the records of many splits in one go, where all of them are spans of bytes.
-
-    Args:
-        runs: Splits, each with the indices wanted of it.
-        sequence: Where in the result each of those goes.
-
-    Returns:
-        The samples; None where a split is not made of such records, or one cannot be decoded.
-    """
-    spans = [None if opened is None else opened.spans for opened, _ in runs]
-    first = spans[0]
-    if first is None or any(one is None or one.decode is not first.decode for one in spans):
-        return None
-    known = [one for one in spans if one is not None]
-    # The records' bounds, put into the order of the result.
-    bounds = np.empty((3, len(sequence)), np.int64)
-    counts = [len(indices) for _, indices in runs]
-    bounds[0, sequence] = np.repeat(np.arange(len(runs)), counts)
-    for row, shift in ((1, 0), (2, 1)):
-        found = [one.starts[indices + shift] for one, (_, indices) in zip(known, runs, strict=True)]
-        bounds[row, sequence] = np.concatenate(found)
-    views = [one.view for one in known]
-    which, begins, ends = bounds.tolist()
-    pieces = [views[n][begin:end] for n, begin, end in zip(which, begins, ends, strict=True)]
-    return first.decode(pieces)
-
-
-def _inverse(sequence: Indices) -> Indices:
-    places = np.empty(len(sequence), np.int64)
-    places[sequence] = np.arange(len(sequence))
-    return places
 
 
 def split_codes(codes: Indices) -> tuple[Indices, Indices]:

@@ -1,0 +1,106 @@
+"""What is read of many splits at once equals what each split gives by itself."""
+
+import json
+
+import numpy as np
+import pytest
+
+from brain.ml.dataset_shards.bulk_reading import RowBlock, read_together
+from brain.ml.dataset_shards.split_source import OpenedSplit
+from brain.ml.dataset_shards.stream_dataset import StreamDataset
+from brain.ml.dataset_shards.stream_loader import StreamLoader
+from brain.ml.dataset_shards.token_collate import TokenCollate
+from tests.brain.direct_manager import DirectManager
+from tools_utilities.object_store import ObjectInfo, StoreSpec, open_store
+from tools_utilities.shard_bytes import MemoryShardBytes
+from tools_utilities.shard_format import ReadOptions, require_format
+
+LENGTH = 4
+OPTIONS = ReadOptions(seq_len=LENGTH)
+
+
+def opened(key: str, data: bytes) -> OpenedSplit:
+    info, shard_format = ObjectInfo(key=key, size_bytes=len(data)), require_format(key)
+    [split] = shard_format.plan_splits(info, lambda start, end: data[start:end], 1 << 30, OPTIONS)
+    return OpenedSplit(split, shard_format.open_split(MemoryShardBytes(key, data), split, OPTIONS))
+
+
+def lines(first: int, count: int) -> bytes:
+    return b"".join(
+        json.dumps({"id": n, "t": "é" * n}).encode() + b"\n" for n in range(first, first + count)
+    )
+
+
+def tokens(first: int, count: int) -> bytes:
+    return np.arange(first, first + count * LENGTH, dtype="<u2").tobytes()
+
+
+def runs_of(splits: list[OpenedSplit], wanted: list[list[int]]):
+    return [(split, np.array(indices)) for split, indices in zip(splits, wanted, strict=True)]
+
+
+SEQUENCE = np.array([4, 0, 2, 1, 3])
+"""Where each of [2, 0, 1] of one split and [1, 1] of another goes."""
+
+
+@pytest.mark.parametrize("make", [lines, tokens])
+@pytest.mark.parametrize("shared_rows", [False, True])
+def test_samples_of_several_splits_come_in_the_order_of_the_result(make, shared_rows):
+    suffix = "jsonl" if make is lines else "bin"
+    splits = [opened(f"a.{suffix}", make(0, 3)), opened(f"b.{suffix}", make(100, 2))]
+    found = read_together(runs_of(splits, [[2, 0, 1], [1, 1]]), SEQUENCE, shared_rows=shared_rows)
+    apart = [*splits[0].read([2, 0, 1]), *splits[1].read([1, 1])]
+    assert found is not None
+    assert [repr(found[place]) for place in SEQUENCE] == [repr(sample) for sample in apart]
+
+
+def test_rows_are_the_readers_own_or_shared_as_was_asked():
+    splits = [opened("a.bin", tokens(0, 3))]
+    runs = runs_of(splits, [[0, 1, 2]])
+    own = read_together(runs, np.arange(3), shared_rows=False)
+    shared = read_together(runs, np.arange(3), shared_rows=True)
+    assert own is not None
+    assert shared is not None
+    own[0]["input_ids"][:] = 9  # writable, and nobody else's
+    assert own[1]["input_ids"].base is None
+    assert isinstance(shared, RowBlock)
+    assert isinstance(shared[1:], RowBlock)
+    assert [row["input_ids"].tolist() for row in shared[1:]] == [[4, 5, 6, 7], [8, 9, 10, 11]]
+    assert splits[0].read([0])[0]["input_ids"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("other", "wanted"),
+    [
+        (opened("b.bin", tokens(0, 1) + b"\1\0"), [1]),  # its last record is shorter
+        (opened("b.jsonl", lines(0, 1)), [0]),
+        (None, [0]),  # an object that is gone
+    ],
+)
+def test_what_is_not_all_alike_is_left_to_the_splits(other, wanted):
+    runs = [(opened("a.bin", tokens(0, 3)), np.array([0])), (other, np.array(wanted))]
+    for shared_rows in (False, True):
+        assert read_together(runs, np.arange(2), shared_rows=shared_rows) is None
+        assert read_together(runs[::-1], np.arange(2), shared_rows=shared_rows) is None
+
+
+@pytest.mark.parametrize("bad", [b"{nope}\n", b'{"a": 1} {"b": 2}\n', b'{"a"\n: 1}\n', b"[1]\n"])
+def test_a_record_that_cannot_be_decoded_is_left_to_its_split(bad):
+    splits = [opened("a.jsonl", lines(0, 2)), opened("b.jsonl", lines(5, 1) + bad)]
+    assert read_together(runs_of(splits, [[0], [1]]), np.arange(2), shared_rows=False) is None
+
+
+def test_a_loader_of_tokens_delivers_every_sequence_once_short_ones_too():
+    store = open_store(StoreSpec(uri="memory://bulk-tokens"))
+    for number in range(3):
+        store.put(f"x/t-{number}.bin", tokens(1000 * number, 37))
+    manager = DirectManager(StoreSpec(uri="memory://bulk-tokens"))
+    stream = StreamDataset(manager, "x/", options=OPTIONS)
+    batches = list(StreamLoader(stream, 8, collate_fn=TokenCollate()))
+    assert [len(batch) for batch in batches] == [8] * 13 + [7]
+    again = StreamDataset(manager, "x/", options=OPTIONS)
+    plain = [sample["input_ids"].tolist() for sample in again]
+    assert [row for batch in batches for row in batch.tolist()] == plain
+    assert sorted(row[0] for row in plain) == sorted(
+        1000 * number + LENGTH * place for number in range(3) for place in range(37)
+    )

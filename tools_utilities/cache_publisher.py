@@ -1,0 +1,49 @@
+"""Makes finished downloads durable behind the reader's back: `fsync` takes longer than a download.
+
+What was verified may be read at once, from the file under its temporary name; only other processes
+and later ones wait for its final name. The thread is no daemon and lives only while there is
+something to publish, so a process that ends normally leaves nothing unpublished.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from threading import Condition, Thread
+
+Job = Callable[[], None]
+
+
+class CachePublisher:
+    """One thread and what it has to do; any number of threads may call it."""
+
+    def __init__(self, *, most_waiting: int = 8) -> None:
+        """Prepare; `most_waiting` bounds what a crash can lose, and memory that waits for the disk."""
+        self._most_waiting = most_waiting
+        self._jobs: deque[Job] = deque()
+        self._running = False
+        self._changed = Condition()
+
+    def put(self, job: Job) -> None:
+        """Have a job done soon; by the caller, where too many wait. A job handles its own errors."""
+        with self._changed:
+            if len(self._jobs) < self._most_waiting:
+                self._jobs.append(job)
+                if not self._running:
+                    self._running = True
+                    Thread(target=self._work, name="quark-publish", daemon=False).start()
+                return
+        job()
+
+    def settle(self) -> None:
+        """Wait until everything that was put is done."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                if not self._jobs:
+                    self._running = False
+                    self._changed.notify_all()
+                    return
+                job = self._jobs.popleft()
+            job()

@@ -1,0 +1,50 @@
+"""One entry of the cache as a reader holds it: mapped, and leased against eviction."""
+
+import mmap
+from pathlib import Path
+from threading import Lock
+
+from tools_utilities.file_locks import HeldFile
+
+
+class LentFile:
+    """A file that several users in this process have open; the last one closes it."""
+
+    def __init__(self, file: HeldFile) -> None:
+        self.fd = file.fd
+        self._file = file
+        self._users = 1
+        self._lock = Lock()
+
+    def hold(self) -> "LentFile":
+        """Count one more user."""
+        with self._lock:
+            self._users += 1
+        return self
+
+    def close(self) -> None:
+        """Count one user less."""
+        with self._lock:
+            self._users -= 1
+            last = self._users == 0
+        if last:
+            self._file.close()
+
+
+class CachedFile:
+    """One entry, open and leased: it is not evicted before `close`."""
+
+    def __init__(self, file: HeldFile | LentFile, path: Path, size_bytes: int) -> None:
+        self.path = path
+        self._file: HeldFile | LentFile | None = file
+        # The mapping outlives the file's name, so even a deleted entry stays readable.
+        self.view = memoryview(
+            mmap.mmap(file.fd, size_bytes, prot=mmap.PROT_READ) if size_bytes else b""
+        )
+
+    def close(self) -> None:
+        """Let the entry be evicted; slices of `view` stay valid. Safe to call twice."""
+        self.view = memoryview(b"")
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
