@@ -13,12 +13,17 @@ import msgspec
 from knowledge_hub.canonical import canonical_of
 from knowledge_hub.corrections import correct, suggestion
 from knowledge_hub.intent import Intent
+from knowledge_hub.numbers import NUMBER_WORDS
 from knowledge_hub.phrases import PhraseTable, glue_lengths, phrase_table
 from knowledge_hub.reader import Draft, questions_of, read_tokens
 from knowledge_hub.sentence import RefusedError, Token, split_sentence
+from knowledge_hub.vocabulary import CONNECTORS, DATA_CONNECTORS, NEVER_GLUE, NOUNS, POLITE
 from knowledge_hub.work import Work
 from tools_utilities.plugins import load_plugins
 
+NAMING = frozenset({"named", "it", "as", "worker", "host", "except", "by"})
+"""After these a word is a name, whatever dataset has it too."""
+CLOSED_WORDS = POLITE | CONNECTORS | NEVER_GLUE | NUMBER_WORDS | NOUNS
 SCHEMA = 1
 """Version of a reading's JSON."""
 
@@ -146,9 +151,9 @@ def _alias(tokens: list[Token], at: int, names: Mapping[str, str], table: Phrase
     token = tokens[at]
     if token.kind != "alias":
         return token
-    is_word = token.norm in table.words or token.norm in table.verbs
-    due = at > 0 and tokens[at - 1].norm in ("with", "on", "using", "from", "over", "in", "under")
-    if is_word and not due:
+    before = tokens[at - 1].norm if at else ""
+    is_word = token.norm in table.words or token.norm in table.verbs or token.norm in CLOSED_WORDS
+    if (is_word and before not in DATA_CONNECTORS) or before in NAMING:
         return token._replace(kind="word")
     return token._replace(kind="path", value=names.get(token.norm, token.text))
 

@@ -151,6 +151,42 @@ def test_an_alias_never_takes_a_word_of_the_language_from_it():
     assert (reading.status, reading.slots) == ("ok", {"data": ["train"], "epochs": 3})
 
 
+@pytest.mark.parametrize("word", ["please", "the", "with", "only", "runs", "spot"])
+def test_an_alias_never_takes_glue_connectors_or_nouns_either(word):
+    aliases = {word: "s3://b/w"}
+    for sentence in ("please train the quark on ./d with two gpus, spot", "show runs"):
+        assert HUB.read(sentence, aliases=aliases).slots == HUB.read(sentence).slots
+        assert HUB.read(sentence, aliases=aliases).status == "ok"
+
+
+def test_an_alias_is_a_name_where_a_name_is_due():
+    aliases = {"genomes": "s3://b/g"}
+    reading = HUB.read("train on genomes named genomes on ssh host genomes", aliases=aliases)
+    assert reading.status == "ok"
+    assert reading.slots == {"data": ["genomes"], "name": "genomes", "where": "ssh:genomes"}
+    reading = HUB.read("train on everything under ./d except genomes", aliases=aliases)
+    assert reading.slots["groups"] == {"rule": "all", "exclude": ["genomes"]}
+
+
+def test_an_alias_of_several_words_needs_quotes():
+    aliases = {"my set": "s3://b/m"}
+    assert HUB.read("train on my set", aliases=aliases).status == "unaccounted"
+    reading = HUB.read("train on 'my set' for 2 epochs", aliases=aliases)
+    assert (reading.status, reading.slots) == ("ok", {"data": ["my set"], "epochs": 2})
+    assert HUB.read(str(reading.canonical), aliases=aliases).slots == reading.slots
+
+
+def test_an_alias_joins_other_data_and_follows_the_verb():
+    aliases = {"genomes": "s3://b/g", "wiki-2": "s3://b/w"}
+    reading = HUB.read("train on genomes and ./d", aliases=aliases)
+    assert reading.slots["data"] == ["genomes", "./d"]
+    reading = HUB.read("train on ./d, genomes and wiki-2", aliases=aliases)
+    assert reading.slots["data"] == ["./d", "genomes", "wiki-2"]
+    assert HUB.read("inspect genomes", aliases=aliases).slots == {"data": ["genomes"]}
+    assert HUB.read("shard wiki-2 into 3 shards", aliases=aliases).slots["source"] == "wiki-2"
+    assert HUB.read("train on genomez", aliases=aliases).status == "unaccounted"
+
+
 def test_a_bare_word_as_data_gets_a_hint():
     reading = HUB.read("train on imagenet")
     assert reading.unaccounted[1].suggest == "./imagenet or hf://imagenet"
