@@ -5,7 +5,8 @@ Also the two fingerprints: *order* (what the order depends on; equal on any stor
 """
 
 import hashlib
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -13,24 +14,28 @@ import numpy as np
 
 from brain.ml.dataset_shards.shuffle_order import Indices
 from tools_utilities.object_store import ObjectInfo
+from tools_utilities.packed_objects import PackedObjects
 from tools_utilities.shard_format import Split
 
 
 class SplitTable:
     """Objects in key order and their splits; `split(i)` makes one on demand."""
 
-    def __init__(self, objects: Sequence[ObjectInfo], splits: Sequence[Sequence[Split]]) -> None:
-        """Lay out `splits[i]`, the splits of `objects[i]`."""
-        self.objects = tuple(objects)
-        flat = [split for group in splits for split in group]
-        counts = np.array([len(group) for group in splits], np.int64)
-        self.object_of: Indices = np.repeat(np.arange(len(splits)), counts)
-        self.starts: Indices = np.array([split.start for split in flat], np.int64)
-        self.ends: Indices = np.array([split.end for split in flat], np.int64)
-        self.num_bytes: Indices = np.array([split.num_bytes for split in flat], np.int64)
-        self.num_samples: Indices = np.array(
-            [-1 if split.num_samples is None else split.num_samples for split in flat], np.int64
-        )
+    def __init__(self, objects: Sequence[ObjectInfo], splits: Iterable[Sequence[Split]]) -> None:
+        """Lay out the i-th of `splits`, which are those of `objects[i]`; they are not kept."""
+        self.objects = objects if isinstance(objects, PackedObjects) else PackedObjects(objects)
+        lengths, rows = array("q"), array("q")
+        for group in splits:
+            lengths.append(len(group))
+            for split in group:
+                samples = -1 if split.num_samples is None else split.num_samples
+                rows.extend((split.start, split.end, split.num_bytes, samples))
+        columns = np.array(rows, np.int64).reshape(-1, 4)
+        self.object_of: Indices = np.repeat(np.arange(len(lengths)), np.array(lengths, np.int64))
+        self.starts: Indices = columns[:, 0].copy()
+        self.ends: Indices = columns[:, 1].copy()
+        self.num_bytes: Indices = columns[:, 2].copy()
+        self.num_samples: Indices = columns[:, 3].copy()
 
     def __len__(self) -> int:
         return len(self.object_of)
@@ -38,12 +43,12 @@ class SplitTable:
     @property
     def total_bytes(self) -> int:
         """Stored bytes of all objects."""
-        return sum(info.size_bytes for info in self.objects)
+        return int(self.objects.size_bytes.sum())
 
     @property
     def object_bytes(self) -> Indices:
         """Stored bytes of each object."""
-        return np.array([info.size_bytes for info in self.objects], np.int64)
+        return self.objects.size_bytes
 
     def info(self, number: int) -> ObjectInfo:
         """Return the object that split `number` belongs to."""
@@ -69,8 +74,8 @@ class SplitTable:
             line = b"%d\0%s\0%d\n" % (len(key), key, info.size_bytes)
             order.update(line)
             change.update(line + version_token(info).encode())
-        for array in (self.object_of, self.starts, self.ends):
-            order.update(array.astype("<i8").tobytes())
+        for column in (self.object_of, self.starts, self.ends):
+            order.update(column.astype("<i8").tobytes())
         return order.hexdigest()[:32], change.hexdigest()[:32]
 
 

@@ -4,7 +4,7 @@ Built by one listing (and the footers of formats that have them); pickled to loa
 all readers of an iteration agree. Counts that are learned are kept in a file beside the cache.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -29,13 +29,16 @@ from tools_utilities.errors import (
     IntegrityError,
     ObjectNotFoundError,
 )
+from tools_utilities.group_listing import pack_members
 from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.manifest import Chunk, load_manifest
 from tools_utilities.object_store import ObjectInfo, ObjectStore
-from tools_utilities.scripts.dataset_discovery import group_objects
+from tools_utilities.packed_objects import PackedObjects
 from tools_utilities.shard_format import ReadOptions, Split, require_format
 
 _FOOTER_THREADS = 8
+_PLANNED_TOGETHER = 1024
+"""A bound on what waits for its splits, whatever the number of objects."""
 
 RangeReader = Callable[[ObjectInfo, int, int], bytes]
 
@@ -122,15 +125,13 @@ def index_store(
     Raises:
         QuarkError: the listing failed, a footer cannot be read, or no format reads a key.
     """
-    infos = group_objects(store, request.prefix, request.stem, format_name=request.format_name)
+    infos = pack_members(store, request.prefix, request.stem, request.format_name)
     options = with_litdata_index(store, infos, request.options)
     request = replace(request, options=options)
     chunks = _manifest_chunks(store, infos, request)
-    infos = [_with_checksum(info, chunks.get(info.key)) for info in infos]
-    splits = _plan_all(infos, read, request)
-    for info, group in zip(infos, splits, strict=True):
-        _check_cover(info, group)
-    table = SplitTable(infos, splits)
+    if chunks:
+        infos = PackedObjects(_with_checksum(info, chunks.get(info.key)) for info in infos)
+    table = SplitTable(infos, _plan_all(infos, read, request))
     shape = choose_shape(table.num_bytes, shuffle=request.shuffle)
     settings = {
         "order_version": ORDER_VERSION,
@@ -201,7 +202,8 @@ def index_sequence(
 
 def _plan_all(
     infos: Sequence[ObjectInfo], read: RangeReader, request: IndexRequest
-) -> list[list[Split]]:
+) -> Iterator[list[Split]]:
+    """Yield the splits of each object; those of formats with footers are planned on threads."""
     touched = False
 
     def plan(info: ObjectInfo) -> list[Split]:
@@ -211,21 +213,21 @@ def _plan_all(
             return read(info, start, end)
 
         try:
-            shard_format = require_format(info.key)
-            splits: list[Split] = shard_format.plan_splits(
+            splits: list[Split] = require_format(info.key).plan_splits(
                 info, read_own, SPLIT_BYTES, request.options
             )
         except ObjectNotFoundError:
             if not request.skip_missing:
                 raise
             return [Split(key=info.key, start=0, end=info.size_bytes, num_bytes=info.size_bytes)]
+        _check_cover(info, splits)
         return splits
 
-    first = [plan(info) for info in infos[:1]]
-    if not touched:
-        return first + [plan(info) for info in infos[1:]]
     with ThreadPoolExecutor(_FOOTER_THREADS, thread_name_prefix="quark-footers") as threads:
-        return first + list(threads.map(plan, infos[1:]))
+        yield from map(plan, infos[:1])  # which shows whether the format has footers
+        for start in range(1, len(infos), _PLANNED_TOGETHER):
+            group = infos[start : start + _PLANNED_TOGETHER]
+            yield from threads.map(plan, group) if touched else map(plan, group)
 
 
 def _check_cover(info: ObjectInfo, splits: Sequence[Split]) -> None:
