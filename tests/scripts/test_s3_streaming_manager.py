@@ -122,6 +122,7 @@ def test_odd_keys_stay_in_the_cache_folder_and_apart(tmp_path):
     manager.prefetch_shards(infos)
     for info in infos:
         assert read_all(manager, info) == f"record of {info.key}".encode()
+    manager.settle()
     assert len(entries(tmp_path)) == len(keys)
     root = os.path.realpath(tmp_path / "q" / "cache")
     assert all(os.path.realpath(path).startswith(root + "/") for path in files(tmp_path))

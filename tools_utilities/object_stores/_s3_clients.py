@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -41,39 +42,57 @@ class S3Clients:
     """Lazily made clients; valid in the process that made them."""
 
     def __init__(self, spec: StoreSpec, bucket: str, region: str | None) -> None:
-        import boto3
         import botocore.session
 
         self.pid = process_id()
-        self.proven = False
-        """An exchange through boto3 went well, so endpoint and region are right."""
         self._spec = spec
         self._bucket = bucket
         self._core = botocore.session.Session(profile=spec.profile)
-        models = _service_models(self._core.get_config_variable("data_path"))
-        self._core.register_component("data_loader", models)
-        session = boto3.session.Session(botocore_session=self._core)
-        self.exact = self._make_exact(session, region)
-        host = urlsplit(self.exact.meta.endpoint_url).hostname or ""
+        self._exact: S3Client | None = None
+        self._exact_lock = Lock()
+        self.region: str | None = region or spec.region
+        """What requests are signed for: boto3 finds out by itself where a bucket is."""
+        self.proven = False
+        """An exchange went well, so endpoint and region are right."""
         self.endpoint: str | None = None
         """The endpoint when it is not Amazon's own."""
-        if not _AWS_HOST.search(host):
-            self.endpoint = self.exact.meta.endpoint_url
-            if not spec.endpoint_url:
-                self.exact.close()
-                self.exact = self._make_exact(session, region, path_style=True)
-        self.region: str | None = self.exact.meta.region_name
-        """What requests are signed for: boto3 finds out by itself where a bucket is."""
-        self.exact.meta.events.register("before-sign.s3", self._note_region)
+        if spec.endpoint_url and not _is_amazon(spec.endpoint_url):
+            self.endpoint = self.address = spec.endpoint_url or ""
+            self.region = self.region or self._core.get_config_variable("region")
+        else:
+            self._exact = self._open_exact()
         self._credentials = None if spec.anonymous else _credentials(self._core)
         self._secrets: tuple[str, ...] = ()
         self.credential_error: Exception | None = None
         """Why obstore got no credentials the last time it asked."""
         self._fast: S3Store | None = None
 
-    def _make_exact(
-        self, session: Any, region: str | None, *, path_style: bool = False
-    ) -> "S3Client":
+    @property
+    def exact(self) -> "S3Client":
+        """Return boto3's client; making one takes a fifth of a second the first time."""
+        if self._exact is None:
+            with self._exact_lock:
+                if self._exact is None:
+                    self._exact = self._open_exact()
+        return self._exact
+
+    def _open_exact(self) -> "S3Client":
+        import boto3
+
+        models = _service_models(self._core.get_config_variable("data_path"))
+        self._core.register_component("data_loader", models)
+        session = boto3.session.Session(botocore_session=self._core)
+        client = self._make_exact(session)
+        if not _is_amazon(client.meta.endpoint_url) and not self._spec.endpoint_url:
+            client.close()
+            client = self._make_exact(session, path_style=True)
+        self.address = client.meta.endpoint_url
+        self.endpoint = None if _is_amazon(self.address) else self.address
+        self.region = client.meta.region_name
+        client.meta.events.register("before-sign.s3", self._note_region)
+        return client
+
+    def _make_exact(self, session: Any, *, path_style: bool = False) -> "S3Client":
         from botocore import UNSIGNED
         from botocore.config import Config
 
@@ -95,7 +114,7 @@ class S3Clients:
         client: S3Client = session.client(
             "s3",
             endpoint_url=self._spec.endpoint_url,
-            region_name=region or self._spec.region,
+            region_name=self.region,
             config=config,
         )
         return client
@@ -118,9 +137,14 @@ class S3Clients:
         found = (getattr(held, name, None) for name in names)
         self._secrets = tuple(secret for secret in found if secret)
 
-    def fast(self, key: str) -> "S3Store | None":
-        """Return obstore's client where it may be used for this key."""
-        if not self.proven or is_forked() or not obstore_carries(key):
+    def fast(self, key: str, *, listing: bool = False) -> "S3Store | None":
+        """Return obstore's client where it may be used for this key.
+
+        A `listing` need not wait for boto3 at a store that is not Amazon's: that is one server,
+        and whatever goes wrong boto3 lists again and explains.
+        """
+        may_begin = self.proven or (listing and self._stays_there())
+        if not may_begin or is_forked() or not obstore_carries(key):
             return None
         if self._credentials is None and not self._spec.anonymous:
             return None
@@ -133,7 +157,7 @@ class S3Clients:
     def _make_fast(self) -> "S3Store":
         from obstore.store import S3Store
 
-        endpoint = self.exact.meta.endpoint_url
+        endpoint = self.address
         access: dict[str, Any] = {"skip_signature": True}
         if self._credentials is not None:
             access = {"skip_signature": False, "credential_provider": self._provider()}
@@ -160,11 +184,15 @@ class S3Clients:
         bundle = self._core.get_config_variable("ca_bundle")
         if isinstance(bundle, str) and Path(bundle).is_file():
             options["root_certificate"] = Path(bundle).read_bytes()
-        if self.endpoint is not None and parts.scheme not in getproxies():
+        if self._stays_there():
             # obstore follows redirects and cannot be told not to: a store that is not Amazon's
             # must never send us, and our session token, to another host.
             options |= {"proxy_url": _NOWHERE, "proxy_excludes": parts.hostname or ""}
         return options
+
+    def _stays_there(self) -> bool:
+        """Say whether obstore can be kept from following a redirect to another host."""
+        return self.endpoint is not None and urlsplit(self.address).scheme not in getproxies()
 
     def _provider(self) -> Callable[[], dict[str, Any]]:
         credentials = self._credentials
@@ -190,7 +218,12 @@ class S3Clients:
 
     def close(self) -> None:
         """Close the idle connections."""
-        self.exact.close()
+        if self._exact is not None:
+            self._exact.close()
+
+
+def _is_amazon(url: str | None) -> bool:
+    return bool(_AWS_HOST.search(urlsplit(url or "").hostname or ""))
 
 
 _PATH_STYLE = {"addressing_style": "path"}

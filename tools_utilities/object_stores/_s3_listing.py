@@ -73,9 +73,11 @@ def fast_run(
     start = after or offset
     if not all(obstore_carries(path) for path in (folder, start) if path):
         return
-    store = clients.fast("-")
+    store = clients.fast("-", listing=True)
     if store is not None:
-        yield from _certain(_listed(store, folder, start), prefix)
+        for info in _certain(_listed(store, folder, start), prefix):
+            clients.proven = True
+            yield info
 
 
 def _certain(listed: Iterable[ObjectInfo | None], prefix: str) -> Iterator[ObjectInfo | None]:

@@ -77,7 +77,8 @@ class EpochReader:
         """
         start, share = self.plan.start, self.plan.share
         self._walk.seek(start.position + share.turn(start.slot) * share.world_size, start.hint)
-        self._request(2 * self.plan.shape.num_lanes)
+        # Nothing else is fetched before what the first batch waits for.
+        self._request(self.plan.shape.num_lanes, objects_of=1)
         held: Sequence[Any] = []
         for chunk in self._walk.chunks(self._next_positions):
             self._turn_over(chunk)
@@ -135,19 +136,22 @@ class EpochReader:
     def _turn_over(self, chunk: Chunk) -> None:
         current = tuple(window.number for window in chunk.windows)
         if current != self._ahead_of:
-            self._ahead_of = current
+            first, self._ahead_of = not self._ahead_of, current
             self._hints.append((chunk.position, self._walk.hint()))
             self._windows.keep(chunk.windows)
-            self._request(_WINDOWS_AHEAD)
+            # First windows are short: those after them are needed soon, and all at once.
+            self._request(self.plan.shape.num_lanes if first else _WINDOWS_AHEAD)
 
-    def _request(self, num_windows: int) -> None:
-        """Open the windows that are needed next, and name the objects of those and the ones after."""
+    def _request(self, num_windows: int, *, objects_of: int = 2) -> None:
+        """Open windows that are needed next; name the objects of each lane's next `objects_of`."""
         prefetch = self.plan.prefetch
         if not prefetch:
             return
-        upcoming, later = self._own_windows(1), self._own_windows(2)
-        self._windows.request(n for splits in (upcoming + later)[:num_windows] for n in splits)
-        numbers = [n for splits in upcoming + later for n in splits]
+        upcoming = [
+            splits for after in range(objects_of) for splits in self._own_windows(1 + after)
+        ]
+        self._windows.request(n for splits in upcoming[:num_windows] for n in splits)
+        numbers = [n for splits in upcoming for n in splits]
         objects = dict.fromkeys(self.plan.table.object_of[numbers].tolist())
         infos = [self.plan.table.objects[number] for number in objects]
         self.plan.source.read_ahead(infos if prefetch == "auto" else infos[: int(prefetch)])

@@ -97,7 +97,8 @@ class LaneWalk:
         """Go to a position; O(lanes) with known counts or a hint, else what lies before is counted."""
         if not self._known and hint is not None:
             self._restore(hint)
-        elif not self._known:
+        elif not self._known and position:
+            # Not at the start: there the splits are asked for before the first window is entered.
             self._count_up_to(position)
         self._round, before = _find_round(self._total, position)
         self._skip = position - before
