@@ -35,6 +35,7 @@ from tools_utilities.eviction import EVICTION_POLICIES, NEVER
 from tools_utilities.file_locks import HeldFile
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.use_order import DIGEST_BYTES, UseOrder
+from tools_utilities.use_plan import UsePlan
 
 _LOGGER = logging.getLogger(__name__)
 _NOT_OURS = {errno.ENOENT, errno.ELOOP, errno.EACCES, errno.EPERM}
@@ -310,6 +311,11 @@ class DiskCache:
         ledger.add(room)
         self._order.announce()
         ledger.add(self._order.announced_bytes - before - room)
+
+    def set_plan(self, plan: UsePlan) -> None:
+        """Say when everything is used, in this epoch and the next; replaces the plan before."""
+        if self._by_next_use:
+            self._order.plan = plan
 
     def passed(self, entry: EntryId) -> None:
         """Note that an object of the announced order is being read now."""

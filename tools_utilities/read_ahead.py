@@ -14,6 +14,8 @@ from tools_utilities.errors import QuarkError
 from tools_utilities.object_store import ObjectInfo
 
 _LOGGER = logging.getLogger(__name__)
+_SET_ASIDE = 4096
+"""Objects that are remembered as fetched though nobody has asked for them yet."""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +56,7 @@ class ReadAhead:
         self._lock = Lock()
         self._order: dict[str, Wanted] = {}
         self._flights: dict[str, Flight] = {}
+        self._set_aside: dict[str, Flight] = {}
         self._flying_bytes = 0
         self._threads = 0
 
@@ -65,8 +68,10 @@ class ReadAhead:
         with self._lock:
             self._order = order
             for key in list(self._flights):
-                if key not in order and self._flights[key].landed.is_set():
+                flight = self._flights[key]
+                if key not in order and flight.landed.is_set():
                     self._remove(key)
+                    self._keep_in_mind(key, flight)
             self._start_threads()
 
     def add(self, wanted: Iterable[Wanted]) -> None:
@@ -83,8 +88,17 @@ class ReadAhead:
             flight = self._flights.get(key)
             if flight is not None:
                 self._remove(key)
+            else:
+                flight = self._set_aside.pop(key, None)
             self._start_threads()
             return flight
+
+    def _keep_in_mind(self, key: str, flight: Flight) -> None:
+        """Remember that an object was fetched: whoever opens it later has not found it by luck."""
+        if flight.fetched:
+            self._set_aside[key] = flight
+            if len(self._set_aside) > _SET_ASIDE:
+                del self._set_aside[next(iter(self._set_aside))]
 
     def _remove(self, key: str) -> None:
         self._flying_bytes -= self._flights.pop(key).num_bytes

@@ -8,7 +8,7 @@ import errno
 import logging
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,7 @@ from tools_utilities.cache_publisher import CachePublisher
 from tools_utilities.cached_bytes import CachedShardBytes
 from tools_utilities.cached_file import CachedFile
 from tools_utilities.checksum import crc32c, decode_crc32c
-from tools_utilities.disk_cache import (
-    DiskCache,
-    EntryId,
-    Reservation,
-    entry_id,
-)
+from tools_utilities.disk_cache import DiskCache, EntryId, Reservation, entry_id
 from tools_utilities.disk_space import is_no_room
 from tools_utilities.errors import (
     CacheError,
@@ -39,6 +34,7 @@ from tools_utilities.shard_bytes import FileShardBytes, MemoryShardBytes
 from tools_utilities.shard_format import ShardBytes
 from tools_utilities.stream_statistics import StreamStatistics
 from tools_utilities.uncached_bytes import MemoryPool, RangedShardBytes
+from tools_utilities.use_plan import MAX_PLANNED, Places, UsePlan
 
 _LOGGER = logging.getLogger(__name__)
 _TURN_SECONDS = 300.0
@@ -291,6 +287,14 @@ class ShardReader:
                 self._cache.set_order([entry.digest for entry in entries if entry is not None])
             except OSError as error:
                 self._degrade(error)
+
+    def plan_uses(self, infos: Sequence[ObjectInfo], uses: Callable[[], Sequence[Places]]) -> None:
+        """Say when each object is read; see `UsePlan`. Costs nothing before the first eviction."""
+        if self._cache is not None and len(infos) <= MAX_PLANNED:
+            name = self.store.endpoint_id
+            entries = (entry_id(name, info) for info in infos)
+            digests = (None if entry is None else entry.digest for entry in entries)
+            self._cache.set_plan(UsePlan(lambda: list(digests), uses))
 
     def prefetch_keys(self, keys: Sequence[str]) -> None:
         """Read ahead objects known by name alone, after what was asked for before."""

@@ -7,6 +7,7 @@ from threading import Lock
 
 from tools_utilities.object_store import ObjectInfo
 
+_FIRST_WINDOW_BYTES = 256 << 10
 _WINDOW_BYTES = 4 << 20
 _WINDOWS_KEPT = 2
 _LARGEST_SHARE = 4
@@ -17,7 +18,8 @@ _ENTRY_BYTES = 512
 class RangedShardBytes:
     """Reads ranges from the store as they are asked for; holds at most two windows of 4 MiB.
 
-    Small reads are served from windows, large ones are fetched exactly.
+    A window begins at 256 KiB and doubles while reads go on where the last one ended, so that many
+    open pieces of one huge object hold little each. Reads larger than a window are fetched exactly.
     """
 
     path: Path | None = None
@@ -27,7 +29,11 @@ class RangedShardBytes:
     ) -> None:
         self.info = info
         self._read_range = read_range
-        self._windows: OrderedDict[int, memoryview] = OrderedDict()
+        self._windows: list[tuple[int, memoryview]] = []
+        """(start, bytes), the last used at the end."""
+        self._size = _FIRST_WINDOW_BYTES
+        self._next = -1
+        """Where the last window ended."""
         self._lock = Lock()
 
     def read(self, start: int, end: int) -> memoryview:
@@ -35,22 +41,20 @@ class RangedShardBytes:
         end = min(end, self.info.size_bytes)
         if start >= end:
             return memoryview(b"")
-        first, last = start // _WINDOW_BYTES, (end - 1) // _WINDOW_BYTES
-        if first != last:
-            return memoryview(self._read_range(self.info, start, end))
-        base = first * _WINDOW_BYTES
-        return self._window(first)[start - base : end - base]
-
-    def _window(self, number: int) -> memoryview:
         with self._lock:
-            window = self._windows.pop(number, None)
-            if window is None:
-                base = number * _WINDOW_BYTES
-                window = memoryview(self._read_range(self.info, base, base + _WINDOW_BYTES))
-            self._windows[number] = window
-            while len(self._windows) > _WINDOWS_KEPT:
-                self._windows.popitem(last=False)
-            return window
+            for place, (first, window) in enumerate(self._windows):
+                if first <= start and end <= first + len(window):
+                    self._windows.append(self._windows.pop(place))
+                    return window[start - first : end - first]
+            going_on = any(first <= start <= self._next for first, _ in self._windows)
+            self._size = min(2 * self._size, _WINDOW_BYTES) if going_on else _FIRST_WINDOW_BYTES
+            if end - start >= self._size:
+                return memoryview(self._read_range(self.info, start, end))
+            stop = min(start + self._size, self.info.size_bytes)
+            window = memoryview(self._read_range(self.info, start, stop))
+            self._windows = [*self._windows[1 - _WINDOWS_KEPT :], (start, window)]
+            self._next = stop
+            return window[: end - start]
 
     def close(self) -> None:
         """Forget the windows; slices stay valid."""

@@ -9,10 +9,14 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tools_utilities.cache_folder import SharedModes
 from tools_utilities.cache_ledger import ANNOUNCEMENT
 from tools_utilities.file_locks import HeldFile
+
+if TYPE_CHECKING:
+    from tools_utilities.use_plan import UsePlan
 
 DIGEST_BYTES = 20
 _MAX_ANNOUNCED = 4096
@@ -41,6 +45,8 @@ class UseOrder:
         self._next_use: dict[str, int] = {}
         self._announced_at = float("-inf")
         self._stale = False
+        self.plan: UsePlan | None = None
+        """What is known of this process's uses beyond the order."""
         self.announced_bytes = 0
         self.max_bytes = self._max_announced * DIGEST_BYTES
         """What an announcement may take."""
@@ -57,6 +63,8 @@ class UseOrder:
     def passed(self, digest: str) -> None:
         """Note that an object is being read: nobody waits for it any more."""
         self._next_use.pop(digest, None)
+        if self.plan is not None:
+            self.plan.passed(digest)
 
     def announce(self) -> None:
         """Write the order for the other processes; call with the ledger locked."""
@@ -80,7 +88,8 @@ class UseOrder:
 
     def next_uses(self) -> dict[str, int]:
         """Return digest → the smallest index in any live process's order; ledger locked."""
-        merged = {digest: index for index, digest in enumerate(list(self._next_use))}
+        merged = {} if self.plan is None else self.plan.next_uses()
+        merged.update((digest, index) for index, digest in enumerate(list(self._next_use)))
         mine = self._file.path.name if self._file is not None else None
         for name in os.listdir(self._folder):  # noqa: PTH208 - names are enough
             if name != mine and ANNOUNCEMENT.fullmatch(name):

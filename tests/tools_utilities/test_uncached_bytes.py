@@ -5,6 +5,7 @@ from tests.stream_parts import content, entries, read_all, reader_of
 from tools_utilities.checksum import crc32c, encode_crc32c
 from tools_utilities.disk_cache import DiskCache
 from tools_utilities.fetch import Fetcher
+from tools_utilities.object_store import ObjectInfo
 from tools_utilities.shard_reader import ShardReader
 from tools_utilities.stream_statistics import StreamStatistics
 
@@ -72,3 +73,28 @@ def test_a_range_is_fetched_alone_unless_the_object_is_cached(tmp_path):
     assert read_all(reader, info)
     assert reader.read_range(info, 4990, 9999) == content("k", 5000)[4990:]
     assert len(store.gets) == 2
+
+
+def test_windows_grow_only_where_reading_goes_on():
+    from tools_utilities.uncached_bytes import RangedShardBytes
+
+    asked: list[tuple[int, int]] = []
+    data = content("k", 20 << 20)
+
+    def read_range(info, start: int, end: int) -> bytes:
+        asked.append((start, end))
+        return data[start:end]
+
+    info = ObjectInfo(key="k", size_bytes=len(data))
+    once = RangedShardBytes(info, read_range)
+    assert once.read(5 << 20, (5 << 20) + 10) == data[5 << 20 : (5 << 20) + 10]
+    assert asked == [(5 << 20, (5 << 20) + (256 << 10))]
+    asked.clear()
+    along = RangedShardBytes(info, read_range)
+    for start in range(0, len(data), 1000):
+        assert along.read(start, start + 1000) == data[start : start + 1000]
+    assert len(asked) < 12
+    assert max(end - start for start, end in asked) == 4 << 20
+    asked.clear()
+    assert along.read(3, 6 << 20) == data[3 : 6 << 20]
+    assert asked == [(3, 6 << 20)]

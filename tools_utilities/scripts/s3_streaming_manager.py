@@ -12,7 +12,7 @@ import asyncio
 import io
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, cast
@@ -33,6 +33,7 @@ from tools_utilities.object_stores.local import LocalStore
 from tools_utilities.shard_format import ShardBytes
 from tools_utilities.shard_reader import InPlaceReader, ShardReader
 from tools_utilities.stream_statistics import StreamStatistics
+from tools_utilities.use_plan import Places
 
 _LOGGER = logging.getLogger(__name__)
 _GB = 1_000_000_000
@@ -195,6 +196,12 @@ class StreamingManager:
     def prefetch_shards(self, infos: Sequence[ObjectInfo]) -> None:
         """Say what is opened next, in order of use; replaces what was said before. Never waits."""
         self._live().set_order(infos)
+
+    def plan_uses(self, infos: Sequence[ObjectInfo], uses: Callable[[], Sequence[Places]]) -> None:
+        """Say when each object is opened, in this epoch and the next; see `UsePlan`."""
+        reader = self._live()
+        if isinstance(reader, ShardReader):
+            reader.plan_uses(infos, uses)
 
     def prefetch(self, keys: Iterable[str]) -> None:
         """Fetch objects in the background, after those asked for before. Never waits."""

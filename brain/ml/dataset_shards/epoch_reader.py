@@ -5,12 +5,14 @@ The next windows are being opened meanwhile.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from brain.ml.dataset_shards.epoch_plan import EpochCounts, EpochPlan
 from brain.ml.dataset_shards.lane_walk import Chunk, LaneHint, LaneWalk
+from brain.ml.dataset_shards.object_uses import object_uses
 from brain.ml.dataset_shards.shuffle_order import Indices, deal_order
 from brain.ml.dataset_shards.window_reader import WindowReader, split_codes
 from tools_utilities.errors import DataError
@@ -79,6 +81,7 @@ class EpochReader:
         self._walk.seek(start.position + share.turn(start.slot) * share.world_size, start.hint)
         # Nothing else is fetched before what the first batch waits for.
         self._request(self.plan.shape.num_lanes, objects_of=1)
+        self.plan.source.plan_uses(self.plan.table.objects, partial(object_uses, self.plan))
         held: Sequence[Any] = []
         for chunk in self._walk.chunks(self._next_positions):
             self._turn_over(chunk)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from brain.ml.dataset_shards.shuffle_order import Indices
 from brain.ml.dataset_shards.split_table import SplitTable
 from tools_utilities.errors import DataNotFoundError, QuarkError, RecordError
 from tools_utilities.litdata_index import with_litdata_index
@@ -157,6 +158,12 @@ class SplitSource(Protocol):
         """Wait until what was read ahead is durable."""
         ...
 
+    def plan_uses(
+        self, objects: Sequence[ObjectInfo], uses: Callable[[], tuple[Indices, ...]]
+    ) -> None:
+        """Say how to find out when each object is read; see `object_uses`."""
+        ...
+
     def records(self, field: str) -> "SplitSource":
         """Return the source of the plain records, for one of their fields; without a view."""
         ...
@@ -203,6 +210,14 @@ class StoreSource:
         """Wait until what was read ahead is durable in the manager's cache."""
         self._manager.settle()
 
+    def plan_uses(
+        self, objects: Sequence[ObjectInfo], uses: Callable[[], tuple[Indices, ...]]
+    ) -> None:
+        """Tell the manager, if it wants to know."""
+        tell = getattr(self._manager, "plan_uses", None)
+        if tell is not None:
+            tell(objects, uses)
+
     def records(self, field: str) -> "StoreSource":
         """Return the source of the records' field; formats that cannot choose read all."""
         options = msgspec.structs.replace(self._options, columns=(field,), first_of=())
@@ -225,6 +240,11 @@ class SequenceSource:
 
     def settle(self) -> None:
         """Nothing to wait for."""
+
+    def plan_uses(
+        self, objects: Sequence[ObjectInfo], uses: Callable[[], tuple[Indices, ...]]
+    ) -> None:
+        """Nothing to evict."""
 
     def records(self, field: str) -> "SequenceSource":  # noqa: ARG002 - all fields are there
         """Return this source."""
