@@ -1,20 +1,23 @@
 """What sentences do with sharded datasets: process, shard, claim, complete, fail, reset, status."""
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from tools_utilities.console import Console
-from tools_utilities.dataset_creation import create_sharded_dataset
+from tools_utilities.dataset_creation import OutputOptions, create_sharded_dataset
 from tools_utilities.dataset_location import locate_dataset
 from tools_utilities.errors import ClaimError, InputNeededError, UsageError
 from tools_utilities.object_store import open_store
+from tools_utilities.sample_source import SourceOptions
+from tools_utilities.scripts.create_sharded_dataset import ProgressReporter, stopping_cleanly
 from tools_utilities.scripts.process_shards import ProcessOptions, process_shards, summary_line
 from tools_utilities.scripts.shard_manager import ShardManager
 from tools_utilities.settings import Settings
 from tools_utilities.shard_status import status_table
-from tools_utilities.sharded_dataset import ShardingPlan
+from tools_utilities.sharded_dataset import WORKERS, ShardingPlan
 
 SCHEMA = 1
 ACTIONS = ("claim", "complete", "fail", "reset_shard", "shard_status")
@@ -66,13 +69,13 @@ class ShardCommands:
 
     def shard(self, slots: Mapping[str, Any]) -> int:
         """Make a sharded dataset."""
-        refused = [name for name in ("shuffle", "seed", "workers", "name") if name in slots]
-        if refused:
-            raise UsageError(
-                f"shard takes no {refused[0]} yet", hint="Leave it out, or use `quark-bridge`."
-            )
-        source, out = self._place(str(slots["source"])), slots.get("out")
+        source, out, name = self._place(str(slots["source"])), slots.get("out"), slots.get("name")
+        flat = "samples_per_shard" in slots
         target = self._place(str(out)) if out else f"{source.rstrip('/')}-sharded"
+        if name is not None and not flat:
+            # A dataset of that name: in `out`, else beside its source.
+            folder = target if out else source.rstrip("/").rpartition("/")[0]
+            target = f"{folder.rstrip('/')}/{name}"
         compression = slots.get("compression")
         plan = ShardingPlan(
             num_shards=slots.get("shards", 8),
@@ -80,8 +83,12 @@ class ShardCommands:
             format=slots.get("format", "jsonl"),
             compression=None if compression == "none" else compression,
             max_samples=slots.get("max_samples"),
-            layout="flat" if "samples_per_shard" in slots else "folders",
+            layout="flat" if flat else "folders",
+            name=str(name) if name is not None else "train",
             samples_per_shard=slots.get("samples_per_shard"),
+            # Shards keep the order of the source unless the sentence asks for another.
+            shuffle=slots.get("shuffle", "seed" in slots),
+            seed=slots.get("seed", 42),
         )
         lines = [
             f"shard {source} → {target}",
@@ -89,9 +96,24 @@ class ShardCommands:
             if plan.samples_per_shard is None
             else f"{plan.samples_per_shard:,} samples in each {plan.suffix}",
         ]
+        if plan.shuffle:
+            lines.append(f"shuffled with seed {plan.seed}")
         if self._planned(lines, slots):
             return 0
-        master = create_sharded_dataset(source, target, plan)
+        reporter = ProgressReporter(lambda text: self._console.note(text.rstrip()), time.monotonic)
+        reach = {
+            "endpoint_url": self._settings.value("endpoint_url"),
+            "profile": self._settings.value("profile"),
+        }
+        with stopping_cleanly():
+            master = create_sharded_dataset(
+                source,
+                target,
+                plan,
+                options=SourceOptions(**reach),
+                output=OutputOptions(workers=slots.get("workers", WORKERS), **reach),
+                report=reporter,
+            )
         self._console.result(
             [f"{master['total_tasks']:,} samples in {master['num_shards']} shards: {target}"],
             {"schema": SCHEMA, "output": target, **master},

@@ -120,14 +120,17 @@ def write_tables(
     what: str,
     open_writer: "Callable[[pa.Schema], Any]",
     write: "Callable[[Any, pa.Table], None]",
+    *,
+    table_bytes: int = _TABLE_BYTES,
 ) -> int:
-    """Write samples as tables of about 4 MiB; the first samples settle the columns and their types.
+    """Write samples as tables of about `table_bytes`; the first samples settle the columns and their types.
 
     Args:
         samples: What to write.
         what: The format, for errors.
         open_writer: Returns a writer for a schema, as a context.
         write: Writes one table with it.
+        table_bytes: Of a table, in memory.
 
     Raises:
         RecordError: a later sample does not fit them.
@@ -145,7 +148,7 @@ def write_tables(
                 pending_bytes += pending[-1].nbytes
                 count += len(chunk)
                 chunk = list(islice(stream, WRITE_ROWS))
-                if pending_bytes >= _TABLE_BYTES or not chunk:
+                if pending_bytes >= table_bytes or not chunk:
                     write(writer, pa.concat_tables(pending))
                     pending, pending_bytes = [], 0
     except pa.ArrowException as error:

@@ -1,7 +1,7 @@
 """Writes one chunk file: records in, bytes, counts and checksums out. Published by its caller.
 
-JSON lines that are already bytes are copied; every other format's own writer runs on a thread of
-its own, fed through a bounded queue, so that N chunks grow side by side in bounded memory.
+Every chunk's writer runs on a thread of its own, fed through a bounded queue, so that N chunks grow
+side by side in bounded memory. JSON lines that are already bytes are copied.
 """
 
 import hashlib
@@ -9,17 +9,22 @@ import os
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import msgspec
 
 from tools_utilities.checksum import crc32c, encode_crc32c
-from tools_utilities.compression import compressed_writer
-from tools_utilities.shard_format import Sample, ShardFormat
+from tools_utilities.compression import CompressedWriter, compressed_writer
+from tools_utilities.json_records import encode_line
+from tools_utilities.shard_format import BoundedWriter, Sample, ShardFormat
 
-QUEUE_BATCHES = 4
-BUFFER_BYTES = 1 << 20
+QUEUE_BATCHES = 2
+BUFFER_BYTES = 256 << 10
+WRITER_BYTES = 12 << 20
+"""What one writer may hold in memory, unless it is told less."""
+_LOOK_SECONDS = 0.05
 
 
 class WrittenChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,8 +115,40 @@ class _CheckedFile:
         self.path.unlink(missing_ok=True)
 
 
+def encode_lines(records: Sequence[bytes | Sample], first: int) -> bytes:
+    """Return records as JSON lines; those that are lines already are copied.
+
+    Raises:
+        RecordError: a sample holds what JSON cannot say exactly; `first` numbers the first record.
+    """
+    if records and isinstance(records[0], bytes):
+        return b"\n".join(records) + b"\n"  # type: ignore[arg-type] # a source gives one kind
+    return b"".join(encode_line(sample, first + at) for at, sample in enumerate(records))  # type: ignore[arg-type] # as above
+
+
+def write_lines(batches: Iterable[Sequence[Any]], stream: CompressedWriter) -> int:
+    """Write batches of JSON lines or samples and return how many; in pieces of one size.
+
+    What a compressor gives may depend on how it is fed: so it is fed alike whatever the batches are,
+    which a resumed run cuts at other places.
+    """
+    count, held = 0, bytearray()
+    for batch in batches:
+        held += encode_lines(batch, count)
+        count += len(batch)
+        whole = len(held) - len(held) % BUFFER_BYTES
+        if whole:
+            view = memoryview(held)
+            for start in range(0, whole, BUFFER_BYTES):
+                stream.write(view[start : start + BUFFER_BYTES])  # type: ignore[arg-type] # any buffer
+            view.release()
+            del held[:whole]
+    stream.write(bytes(held))
+    return count
+
+
 class LineChunkWriter:
-    """Copies JSON lines, and writes samples as such."""
+    """Copies JSON lines, and writes samples as such, on the thread that adds."""
 
     def __init__(self, path: Path, compression: str | None) -> None:
         self._file = _CheckedFile(path)
@@ -121,11 +158,7 @@ class LineChunkWriter:
     def add(self, records: Sequence[bytes | Sample]) -> None:
         """Append lines, each without its line end; samples of other formats are encoded."""
         if records:
-            lines = (
-                record if isinstance(record, bytes) else msgspec.json.encode(record)
-                for record in records
-            )
-            self._stream.write(b"\n".join(lines) + b"\n")
+            self._stream.write(encode_lines(records, self._num_samples))
             self._num_samples += len(records)
 
     def finish(self) -> WrittenChunk:
@@ -139,28 +172,45 @@ class LineChunkWriter:
 
 
 class FormatChunkWriter:
-    """Runs a format's writer on a thread."""
+    """Runs a format's writer on a thread; compressing and checking let other threads run."""
 
-    def __init__(self, path: Path, shard_format: ShardFormat, compression: str | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        shard_format: ShardFormat,
+        compression: str | None,
+        *,
+        slots: threading.Semaphore | None = None,
+        memory_bytes: int = WRITER_BYTES,
+    ) -> None:
+        """Begin a chunk; `slots`: how many of the writers that share it work at a time."""
+        self._memory_bytes = memory_bytes
         self._file = _CheckedFile(path)
         self._format = shard_format
         self._compression = compression
-        self._batches: queue.Queue[Sequence[Sample] | None] = queue.Queue(QUEUE_BATCHES)
+        self._slots = slots or threading.Semaphore(1)
+        self._batches: queue.Queue[Sequence[Any] | None] = queue.Queue(QUEUE_BATCHES)
         self._error: BaseException | None = None
         self._num_samples = 0
         self._abandoned = threading.Event()
-        self._ended = False
-        self._thread = threading.Thread(target=self._write, daemon=True)
+        self._ended = self._told_end = False
+        self._thread = threading.Thread(target=self._run, name="quark-chunk", daemon=True)
         self._thread.start()
 
-    def add(self, records: Sequence[Sample]) -> None:
-        """Append samples; raises what the format's writer raised."""
+    def add(self, records: Sequence[Any]) -> None:
+        """Append records; raises what the format's writer raised."""
         self._raise()
         self._batches.put(records)
 
+    def end(self) -> None:
+        """Say that nothing follows, without waiting for what is still to be written."""
+        if not self._told_end:
+            self._told_end = True
+            self._batches.put(None)
+
     def finish(self) -> WrittenChunk:
         """Wait for the writer and sync."""
-        self._batches.put(None)
+        self.end()
         self._thread.join()
         self._raise()
         return self._file.settle(self._num_samples)
@@ -168,33 +218,55 @@ class FormatChunkWriter:
     def abandon(self) -> None:
         """Stop the thread and remove the file."""
         self._abandoned.set()
-        self._batches.put(None)
-        self._thread.join()
+        while self._thread.is_alive():
+            with suppress(queue.Full):
+                self._batches.put(None, timeout=_LOOK_SECONDS)
+            self._thread.join(_LOOK_SECONDS)
         self._file.remove()
 
     def _raise(self) -> None:
         if self._error is not None:
             raise self._error
 
-    def _samples(self) -> Iterator[Sample]:
-        while (batch := self._batches.get()) is not None:
+    def _next(self) -> Sequence[Any] | None:
+        """Wait for the next batch, without holding up the others meanwhile."""
+        self._slots.release()
+        try:
+            return self._batches.get()
+        finally:
+            self._slots.acquire()
+
+    def _each_batch(self) -> Iterator[Sequence[Any]]:
+        while (batch := self._next()) is not None:
             if not self._abandoned.is_set():
-                yield from batch
+                yield batch
         self._ended = True
 
-    def _write(self) -> None:
-        try:
-            self._num_samples = self._write_all()
-        except BaseException as error:  # noqa: BLE001 - handed to the thread that adds
-            self._error = error
-            while not self._ended:  # keep `add` from blocking for ever
-                self._ended = self._batches.get() is None
+    def _run(self) -> None:
+        with self._slots:
+            try:
+                self._num_samples = self._write()
+            except BaseException as error:  # noqa: BLE001 - handed to the thread that adds
+                self._error = error
+                while not self._ended:  # keep `add` from blocking for ever
+                    self._ended = self._next() is None
 
-    def _write_all(self) -> int:
+    def _write(self) -> int:
         file: BinaryIO = self._file  # type: ignore[assignment] # writes only
+        if self._format.name == "jsonl":
+            stream = compressed_writer(file, self._compression, memory_bytes=self._memory_bytes)
+            count = write_lines(self._each_batch(), stream)
+            stream.close()
+            return count
+        samples = (sample for batch in self._each_batch() for sample in batch)
         if self._compression is None:
-            return self._format.write(self._samples(), file)
-        stream = compressed_writer(file, self._compression)
-        count = self._format.write(self._samples(), stream)  # type: ignore[arg-type] # writes only
+            return self._format_write(samples, file)
+        stream = compressed_writer(file, self._compression, memory_bytes=self._memory_bytes)
+        count = self._format_write(samples, stream)  # type: ignore[arg-type] # writes only
         stream.close()
         return count
+
+    def _format_write(self, samples: Iterator[Sample], file: BinaryIO) -> int:
+        if isinstance(self._format, BoundedWriter):
+            return self._format.write_within(samples, file, self._memory_bytes)
+        return self._format.write(samples, file)

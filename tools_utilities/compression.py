@@ -13,6 +13,7 @@ from tools_utilities.zstd_frames import ZstdFrameError, ZstdFrames
 
 _PIECE_BYTES = 1 << 20
 _ZSTD_FEED_BYTES = 64 << 10
+_LONGEST_WINDOW, _SHORTEST_WINDOW = 20, 15
 _GZIP_WINDOW = 31  # zlib's own code for "a gzip member, 32 KiB window"
 
 
@@ -157,9 +158,15 @@ class CompressedWriter(Protocol):
 
 
 def compressed_writer(
-    file: BinaryIO, compression: str | None, *, level: int | None = None
+    file: BinaryIO,
+    compression: str | None,
+    *,
+    level: int | None = None,
+    memory_bytes: int | None = None,
 ) -> CompressedWriter:
     """Wrap `file`; the same input gives the same bytes (no time stamps), with checksums.
+
+    `memory_bytes`: zstd looks back less far where its memory would pass this.
 
     Raises:
         UsageError: the compression is not None, `gzip` or `zstd`.
@@ -171,10 +178,27 @@ def compressed_writer(
     if compression == "zstd":
         import zstandard
 
-        compressor = zstandard.ZstdCompressor(3 if level is None else level, write_checksum=True)
+        compressor = zstandard.ZstdCompressor(
+            compression_params=_zstd_parameters(3 if level is None else level, memory_bytes)
+        )
         writer: CompressedWriter = compressor.stream_writer(file, closefd=False)
         return writer
     raise UsageError(f"unknown compression {compression!r}", hint="Known: gzip, zstd.")
+
+
+def _zstd_parameters(level: int, memory_bytes: int | None) -> Any:
+    import zstandard
+
+    def parameters(**more: int) -> Any:
+        return zstandard.ZstdCompressionParameters.from_level(level, write_checksum=1, **more)
+
+    chosen = parameters()
+    for window_log in range(_LONGEST_WINDOW, _SHORTEST_WINDOW - 1, -1):
+        if memory_bytes is None or chosen.estimated_compression_context_size() <= memory_bytes:
+            break
+        tables = window_log - 3
+        chosen = parameters(window_log=window_log, hash_log=tables, chain_log=tables)
+    return chosen
 
 
 class _PlainWriter:

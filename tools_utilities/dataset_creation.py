@@ -3,197 +3,140 @@
 The work of `tools_utilities/scripts/create_sharded_dataset.py` and of the bridge.
 """
 
-import functools
-import hashlib
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from tools_utilities.chunk_publisher import move_into, upload_to
-from tools_utilities.dataset_location import locate_dataset
-from tools_utilities.dataset_metadata import (
-    encode_metadata,
-    flat_manifest,
-    master_metadata,
-    shard_chunks,
-    shard_metadata,
-)
-from tools_utilities.errors import DataNotFoundError, ObjectNotFoundError, UsageError
-from tools_utilities.manifest import FLAT, MASTER, Manifest, encode_manifest, load_manifest
-from tools_utilities.object_store import ObjectStore, open_store
-from tools_utilities.peer_indexes import peer_index
-from tools_utilities.sample_source import SourceOptions, open_sources
-from tools_utilities.shard_format import shard_formats
-from tools_utilities.sharded_dataset import Publisher, ShardingPlan, ShardingRun
-from tools_utilities.sharding_progress import Progress, Round
+from tools_utilities.errors import UsageError
+from tools_utilities.sample_source import Source, SourceOptions, open_sources
+from tools_utilities.shard_format import shard_formats, split_suffix
+from tools_utilities.sharded_dataset import WORKERS, Dealt, ShardingPlan, ShardingRun
+from tools_utilities.sharding_output import ShardingOutput
+from tools_utilities.shuffled_source import ShuffledSource
 
-STAGING = ".quark-staging"
-FINISHED = ".quark-finished.json"
-LAYOUTS = ("folders", "flat")
+LAYOUTS = ("folders", "flat", "file")
+_SHUFFLE = "shuffle"
+_LINES = frozenset({"jsonl", "webdataset"})
+"""Formats whose writers take JSON lines as they are."""
+
+
+class OutputOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How an output is reached and worked on; nothing of it changes a byte."""
+
+    endpoint_url: str | None = None
+    profile: str | None = None
+    state_dir: Path | None = None
+    """Where remote outputs keep their progress; default: the user's state folder."""
+    workers: int = WORKERS
+    """Chunks written at a time."""
 
 
 def create_sharded_dataset(
-    input_file: str | Sequence[str],
+    input_file: str | Sequence[str] | Source,
     output_dir: str,
     plan: ShardingPlan,
     *,
     options: SourceOptions | None = None,
-    state_dir: Path | None = None,
-    output_endpoint: str | None = None,
-    report: Callable[[int], None] = lambda _samples: None,
+    output: OutputOptions | None = None,
+    report: Callable[[Dealt], None] = lambda _dealt: None,
 ) -> dict[str, Any]:
     """Make the dataset and return its master metadata; a finished one is left as it is.
 
-    Several inputs are read one after another, as one.
+    Several inputs are read one after another, as one; a `Source` is read as it is.
 
     Raises:
-        ChangedError: the output was made, or begun, from another source or with other settings.
-        UsageError: no records, or a plan that makes no sense.
+        ChangedError: the output was made, or begun, from a source that changed since.
+        UsageError: no records, a plan that makes no sense, or another dataset is there.
         RecordError: a record cannot be read; names file and place. Finished chunks are kept.
     """
+    plan = _with_file_name(plan, output_dir)
     _check(plan)
-    options = options or SourceOptions()
-    wanted = msgspec.structs.replace(options, json_bytes=plan.format == "jsonl")
-    inputs = [input_file] if isinstance(input_file, str) else input_file
-    source = open_sources(inputs, wanted)
-    spec, prefix = locate_dataset(output_dir, endpoint_url=output_endpoint)
-    store = open_store(spec)
-    done = _finished(store, prefix, plan)
-    if done is not None:
-        _require_same(done, msgspec.to_builtins(plan.header(source)), output_dir)
-        return _summary_of_finished(store, prefix, plan)
-    run = ShardingRun(
-        source,
+    chosen = output or OutputOptions()
+    source = _source(input_file, plan, options or SourceOptions())
+    header = plan.header(source)
+    made = ShardingOutput(
+        output_dir,
         plan,
-        Progress(_progress_path(output_dir, state_dir)),
-        _publisher(output_dir, store, prefix, state_dir),
-        report,
+        state_dir=chosen.state_dir,
+        endpoint_url=chosen.endpoint_url,
+        profile=chosen.profile,
     )
-    rounds = run.run()
-    master = _write_metadata(store, prefix, rounds, plan)
-    store.put(f"{prefix}{FINISHED}", msgspec.json.encode(plan.header(source)))
-    Progress(_progress_path(output_dir, state_dir)).remove()
-    shutil.rmtree(_staging(output_dir, state_dir), ignore_errors=True)
-    return master
+    done = made.finished(header)
+    if done is not None:
+        return done
+    made.clean()
+    if plan.shuffle:
+        source = ShuffledSource(source, plan.seed, made.staging / _SHUFFLE)
+    run = ShardingRun(source, plan, made.progress, made.publisher(), report, workers=chosen.workers)
+    return made.finish(run.run(), header)
+
+
+def _source(
+    input_file: str | Sequence[str] | Source, plan: ShardingPlan, options: SourceOptions
+) -> Source:
+    if isinstance(input_file, str):
+        input_file = [input_file]
+    if not isinstance(input_file, Sequence):
+        return input_file
+    as_lines = plan.format in _LINES or plan.shuffle
+    return open_sources(input_file, msgspec.structs.replace(options, json_bytes=as_lines))
+
+
+def _with_file_name(plan: ShardingPlan, output_dir: str) -> ShardingPlan:
+    """Return the plan of a single file where the output's name is one of a data file."""
+    name = output_dir.rpartition("/")[2]
+    stem, compression = split_suffix(name)
+    for shard_format in shard_formats().values():
+        if plan.layout == "folders" and stem.endswith(shard_format.suffixes):
+            return msgspec.structs.replace(
+                plan,
+                layout="file",
+                name=name,
+                num_shards=1,
+                format=shard_format.name,
+                compression=compression,
+            )
+    return plan
 
 
 def _check(plan: ShardingPlan) -> None:
-    if plan.num_shards < 1:
-        raise UsageError(f"num_shards={plan.num_shards}: at least 1")
-    if plan.chunk_bytes < 1:
-        raise UsageError("chunk_size_mb: more than 0")
-    if plan.samples_per_shard is not None and (plan.layout != "flat" or plan.samples_per_shard < 1):
+    known = shard_formats()
+    wrong = [
+        (plan.num_shards < 1, f"num_shards={plan.num_shards}: at least 1", ""),
+        (plan.chunk_bytes < 1, "chunk_size_mb: more than 0", ""),
+        (plan.layout not in LAYOUTS, f"layout {plan.layout}", f"Known: {', '.join(LAYOUTS)}."),
+        (plan.format not in known, f"format {plan.format}", f"Known: {', '.join(known)}."),
+        (
+            plan.samples_per_shard is not None
+            and (plan.layout != "flat" or plan.samples_per_shard < 1),
+            f"samples_per_shard={plan.samples_per_shard}: at least 1, and only in the flat layout",
+            "",
+        ),
+        (
+            plan.val_fraction is not None and not 0 < plan.val_fraction < 1,
+            f"val_fraction={plan.val_fraction}: between 0 and 1",
+            "0.01 holds out one of a hundred.",
+        ),
+        (
+            plan.val_fraction is not None
+            and (plan.samples_per_shard is not None or plan.layout == "file"),
+            "val_fraction needs shards that grow side by side",
+            "Give num_shards instead of samples_per_shard.",
+        ),
+        (
+            plan.val_key is not None and plan.val_fraction is None,
+            f"val_key={plan.val_key} without val_fraction",
+            "val_fraction says how much is held out.",
+        ),
+    ]
+    for applies, message, hint in wrong:
+        if applies:
+            raise UsageError(message, hint=hint)
+    compressible = getattr(known[plan.format], "compressible", False)
+    if plan.compression is not None and not compressible:
         raise UsageError(
-            f"samples_per_shard={plan.samples_per_shard}: at least 1, and only in the flat layout"
+            f"compression {plan.compression} with {plan.format}",
+            hint="Its chunks compress inside, or not at all: leave compression out.",
         )
-    if plan.layout not in LAYOUTS:
-        raise UsageError(f"layout {plan.layout}", hint=f"Known: {', '.join(LAYOUTS)}.")
-    if plan.format not in shard_formats():
-        raise UsageError(f"format {plan.format}", hint=f"Known: {', '.join(shard_formats())}.")
-
-
-def _local_folder(output_dir: str) -> Path | None:
-    if "://" not in output_dir:
-        return Path(output_dir).expanduser().resolve()
-    return None
-
-
-def _work_folder(output_dir: str, state_dir: Path | None) -> Path:
-    """Return where a remote output's progress and unfinished chunks are kept on this machine."""
-    base = state_dir or Path.home() / ".local/state/quark/sharding"
-    return base / hashlib.sha256(output_dir.rstrip("/").encode()).hexdigest()[:24]
-
-
-def _progress_path(output_dir: str, state_dir: Path | None) -> Path:
-    local = _local_folder(output_dir)
-    folder = local or _work_folder(output_dir, state_dir)
-    return folder / ".quark-progress.jsonl"
-
-
-def _staging(output_dir: str, state_dir: Path | None) -> Path:
-    local = _local_folder(output_dir)
-    return (local or _work_folder(output_dir, state_dir)) / STAGING
-
-
-def _publisher(
-    output_dir: str, store: ObjectStore, prefix: str, state_dir: Path | None
-) -> Publisher:
-    local = _local_folder(output_dir)
-    publish = (
-        functools.partial(move_into, local)
-        if local
-        else functools.partial(upload_to, store, prefix)
-    )
-    return Publisher(_staging(output_dir, state_dir), publish)
-
-
-def _read_json(store: ObjectStore, key: str) -> dict[str, Any] | None:
-    try:
-        body = store.get(key)
-    except (ObjectNotFoundError, DataNotFoundError):
-        return None
-    try:
-        return msgspec.json.decode(b"".join(body), type=dict[str, Any])
-    finally:
-        body.close()
-
-
-def _bytes_of(store: ObjectStore, key: str) -> bytes:
-    body = store.get(key)
-    try:
-        return b"".join(body)
-    finally:
-        body.close()
-
-
-def _index_key(prefix: str, plan: ShardingPlan) -> str:
-    return prefix + (FLAT if plan.layout == "flat" else MASTER)
-
-
-def _finished(store: ObjectStore, prefix: str, plan: ShardingPlan) -> dict[str, Any] | None:
-    if _read_json(store, _index_key(prefix, plan)) is None:
-        return None
-    return _read_json(store, f"{prefix}{FINISHED}") or {}
-
-
-def _summary_of_finished(store: ObjectStore, prefix: str, plan: ShardingPlan) -> dict[str, Any]:
-    if plan.layout == "flat":
-        manifest = load_manifest(store, prefix)
-        return flat_summary(manifest) if manifest else {}
-    return _read_json(store, f"{prefix}{MASTER}") or {}
-
-
-def flat_summary(manifest: Manifest) -> dict[str, Any]:
-    """Return what the master metadata says, of a flat layout."""
-    return {"total_tasks": manifest.num_samples, "num_shards": len(manifest.shards)}
-
-
-def _require_same(done: dict[str, Any], wanted: dict[str, Any], output_dir: str) -> None:
-    if done != wanted:
-        raise UsageError(
-            f"{output_dir}: holds a dataset made from something else or with other settings",
-            hint="Choose another --output_dir, or delete that one first.",
-        )
-
-
-def _write_metadata(
-    store: ObjectStore, prefix: str, rounds: Sequence[Round], plan: ShardingPlan
-) -> dict[str, Any]:
-    # The index last: its presence means every shard arrived.
-    if plan.layout == "flat":
-        manifest = flat_manifest(rounds, prefix)
-        index = peer_index(plan.format, manifest, lambda key: _bytes_of(store, prefix + key))
-        if index is not None:
-            store.put(f"{prefix}index.json", index)
-        store.put(f"{prefix}{FLAT}", encode_manifest(manifest))
-        return flat_summary(manifest)
-    shards = shard_chunks(rounds, plan.num_shards)
-    for number, chunks in enumerate(shards):
-        content = encode_metadata(shard_metadata(number, len(shards), chunks))
-        store.put(f"{prefix}shard_{number:03d}/metadata.json", content)
-    master = master_metadata(shards, plan.chunk_bytes)
-    store.put(f"{prefix}{MASTER}", encode_metadata(master))
-    return master

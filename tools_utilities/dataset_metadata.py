@@ -4,7 +4,7 @@ The master is written last: its presence means that every shard arrived. Its sta
 once and never again; claims have records of their own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,11 +15,11 @@ from tools_utilities.sharding_progress import Round
 BYTES_PER_MB = 1_000_000
 
 
-def shard_chunks(rounds: Sequence[Round], num_shards: int) -> list[list[Chunk]]:
-    """Return each shard's chunks in order."""
+def shard_chunks(rounds: Sequence[Round], shards: Iterable[int]) -> list[list[Chunk]]:
+    """Return the chunks of some shards, each in order."""
     return [
         [finished.chunks[shard] for finished in rounds if shard in finished.chunks]
-        for shard in range(num_shards)
+        for shard in shards
     ]
 
 
@@ -51,8 +51,10 @@ def _chunk_metadata(chunk_id: int, chunk: Chunk) -> dict[str, Any]:
     }
 
 
-def master_metadata(shards: Sequence[Sequence[Chunk]], chunk_bytes: int) -> dict[str, Any]:
-    """Return the content of master_metadata.json."""
+def master_metadata(
+    shards: Sequence[Sequence[Chunk]], chunk_bytes: int, schema: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the content of master_metadata.json: the documented fields, then what we add."""
     size = chunk_bytes / BYTES_PER_MB
     return {
         "total_tasks": sum(chunk.num_samples for chunks in shards for chunk in chunks),
@@ -62,6 +64,8 @@ def master_metadata(shards: Sequence[Sequence[Chunk]], chunk_bytes: int) -> dict
             {"shard_id": number, "directory": f"shard_{number:03d}", "status": "available"}
             for number in range(len(shards))
         ],
+        "total_bytes": sum(chunk.num_bytes or 0 for chunks in shards for chunk in chunks),
+        "schema": dict(schema),
     }
 
 
@@ -77,4 +81,4 @@ def flat_manifest(rounds: Sequence[Round], prefix: str) -> Manifest:
         key=lambda chunk: chunk.key,
     )
     shards = (Shard(shard_id=number, chunks=(chunk,)) for number, chunk in enumerate(chunks))
-    return Manifest(prefix=prefix, shards=tuple(shards))
+    return Manifest(prefix=prefix, shards=tuple(shards), schema=rounds[0].schema)

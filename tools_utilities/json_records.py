@@ -64,13 +64,18 @@ def index_json_lines(view: memoryview) -> tuple[Offsets, npt.NDArray[np.bool_] |
     return kept, irregular if irregular.any() else None
 
 
-def decode_objects(pieces: list[memoryview], *, separator: bytes = b"") -> list[Sample] | None:
-    """Decode regular records in one go, or return None: then they need `ExactJson`, one by one."""
+def decode_objects(
+    pieces: list[memoryview], *, separator: bytes = b"", count: int | None = None
+) -> list[Sample] | None:
+    """Decode regular records in one go, or return None: then they need `ExactJson`, one by one.
+
+    `count`: how many records the pieces hold; one each unless given.
+    """
     try:
         samples: list[Sample] = _objects.decode_lines(separator.join(pieces))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    return samples if len(samples) == len(pieces) else None
+    return samples if len(samples) == (len(pieces) if count is None else count) else None
 
 
 def encode_line(sample: Sample, index: int) -> bytes:

@@ -54,6 +54,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str
     """The folder it describes, relative to the bucket, ending in `/`."""
     shards: tuple[Shard, ...]
+    schema: dict[str, str] = {}
+    """Field → type, of the first records; empty where nobody wrote it."""
 
     @property
     def num_samples(self) -> int:
@@ -93,6 +95,7 @@ class _ShardEntry(msgspec.Struct, frozen=True):
 
 class _Flat(msgspec.Struct, frozen=True):
     shards: tuple[Shard, ...]
+    schema: dict[str, str] = {}
 
 
 def load_manifest(store: ObjectStore, prefix: str) -> Manifest | None:
@@ -113,13 +116,19 @@ def load_manifest(store: ObjectStore, prefix: str) -> Manifest | None:
         return None
     key = folder + FLAT
     flat = _decode(key, content, _Flat)
-    return _checked(key, Manifest(prefix=folder, shards=flat.shards))
+    return _checked(key, Manifest(prefix=folder, shards=flat.shards, schema=flat.schema))
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the flat `manifest.json` of a folder; write it last, when every shard is there."""
-    shards = msgspec.to_builtins(manifest.shards)
-    return msgspec.json.format(msgspec.json.encode({"version": 1, "shards": shards}), indent=2)
+    content = {
+        "version": 1,
+        "num_samples": manifest.num_samples,
+        "num_bytes": sum(chunk.num_bytes or 0 for chunk in manifest.chunks.values()),
+        "schema": manifest.schema,
+        "shards": msgspec.to_builtins(manifest.shards),
+    }
+    return msgspec.json.format(msgspec.json.encode(content), indent=2)
 
 
 def _read(store: ObjectStore, key: str) -> bytes | None:

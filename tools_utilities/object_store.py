@@ -7,8 +7,9 @@ All calls block and may be used from several threads at once. `tools_utilities/o
 holds one scheme a file, each ending in `STORE_SCHEME`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -116,6 +117,20 @@ class ObjectStore(Protocol):
 
     def put(self, key: str, data: bytes) -> ObjectInfo:
         """Write an object whole, atomically, replacing what was there."""
+        ...
+
+    def put_file(self, key: str, path: Path) -> ObjectInfo:
+        """Write an object from a file, atomically, in bounded memory; large ones go in parts.
+
+        When it fails, or is interrupted, no part stays behind and what was there before is untouched.
+        """
+        ...
+
+    def abandon_uploads(self, prefix: str, is_ours: Callable[[str], bool]) -> int:
+        """Remove the parts that killed uploads left for keys below `prefix`; returns how many uploads.
+
+        Only keys that `is_ours` owns to. A store that keeps no such parts, or shows none, answers 0.
+        """
         ...
 
     def put_if_absent(self, key: str, data: bytes) -> ObjectInfo:

@@ -33,7 +33,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class SourceBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """Consecutive records of a source; block borders depend on the source alone."""
+    """Consecutive records of a source; where blocks end means nothing, and may differ when resumed."""
 
     first: int
     """Number of the first record, from 0 over the whole source."""
@@ -42,6 +42,8 @@ class SourceBlock(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of each record: its own, or its share of what it was read from."""
     position: Mapping[str, int]
     """Where the record after `first` + k is: `Source.blocks(position_after(block, k))`."""
+    done_bytes: int | None = None
+    """Of the source's `num_bytes`, what lies before the block; None: not known."""
 
 
 class Source(Protocol):
@@ -50,6 +52,10 @@ class Source(Protocol):
     uri: str
     fingerprint: str
     """Of everything that decides the records: names, sizes, versions; equal means equal records."""
+    objects: Mapping[str, str]
+    """What it is made of: name → version, to say what changed; may leave some out."""
+    num_bytes: int | None
+    """As stored, for estimates; None: not known."""
 
     def blocks(self, start: int, position: Mapping[str, int] | None) -> Iterator[SourceBlock]:
         """Yield blocks whose first record is number `start`; `position` finds it without reading on.
@@ -114,6 +120,13 @@ class JoinedSource:
         self.uri = " ".join(source.uri for source in sources)
         made_of = "\n".join(source.fingerprint for source in sources)
         self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
+        self.objects: Mapping[str, str] = {
+            name: version for source in sources for name, version in source.objects.items()
+        }
+        sizes = [source.num_bytes for source in sources]
+        known = [size for size in sizes if size is not None]
+        self.num_bytes = sum(known) if len(known) == len(sizes) else None
+        self._sizes = known if len(known) == len(sizes) else [0] * len(sizes)
 
     def blocks(self, start: int, position: Mapping[str, int] | None) -> Iterator[SourceBlock]:
         """Yield the blocks of each source in turn, numbered through."""
@@ -124,4 +137,9 @@ class JoinedSource:
             inside = where if current == first and position else None
             for block in self._sources[current].blocks(number, inside):
                 number = block.first + len(block.records)
-                yield msgspec.structs.replace(block, position={**block.position, "source": current})
+                before = sum(self._sizes[:current])
+                yield msgspec.structs.replace(
+                    block,
+                    position={**block.position, "source": current},
+                    done_bytes=before + (block.done_bytes or 0),
+                )

@@ -1,32 +1,39 @@
 """Makes a sharded dataset: one pass over a source, N shards balanced to one sample, nothing dropped.
 
-Record i goes to shard i mod N. Chunks are made in *rounds*: every shard's chunk of a round ends at
-the same place of the source, when the records dealt in the round reach N times chunk_bytes. So a run is
-resumed from finished rounds and one position, and gives the bytes of an undisturbed run. Memory is a
-source block and N write buffers.
+Record i of a side (train, and val where samples are held out) goes to that side's shard i mod N.
+Chunks are made in *rounds*: every shard's chunk of a round ends at the same place of the source, when
+the records dealt in the round reach N times chunk_bytes. So a run is resumed from finished rounds and
+one position, and gives the bytes of an undisturbed run. Memory is a source block and the writers'.
 """
 
-from collections.abc import Callable, Mapping
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from tools_utilities.chunk_writer import (
-    ChunkWriter,
-    FormatChunkWriter,
-    LineChunkWriter,
-    WrittenChunk,
-)
+from tools_utilities.chunk_writer import WRITER_BYTES, FormatChunkWriter, WrittenChunk
 from tools_utilities.errors import UsageError
+from tools_utilities.holdout_split import HoldoutSplit
+from tools_utilities.json_records import encode_line
 from tools_utilities.manifest import Chunk
 from tools_utilities.sample_source import Source, SourceBlock
 from tools_utilities.shard_format import COMPRESSIONS, shard_formats
-from tools_utilities.sharding_progress import Header, Progress, Round
+from tools_utilities.sharding_progress import Header, Progress, Round, schema_of
+
+WORKERS = 2
+_ALL_WRITERS_BYTES = 128 << 20
+_FEWEST_WRITER_BYTES = 256 << 10
+_UPLOADS_AT_ONCE = 3
+VAL = "val"
 
 
 class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is made."""
+    """What is made: together with the source it decides every byte."""
 
     num_shards: int = 8
     chunk_bytes: int = 100_000_000
@@ -35,26 +42,68 @@ class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True):
     compression: str | None = None
     max_samples: int | None = None
     layout: str = "folders"
-    """`folders`: `shard_NNN/chunk_NNNN.*` as documented; `flat`: files side by side."""
+    """`folders`: `shard_NNN/chunk_NNNN.*` as documented; `flat`: files side by side; `file`: one."""
     name: str = "train"
     """Flat: what file names begin with."""
     samples_per_shard: int | None = None
     """Flat: consecutive records, this many a file, instead of num_shards dealt in turn."""
+    val_fraction: float | None = None
+    """Hold out so much of the samples, decided by their content."""
+    val_key: str | None = None
+    """Decide by this field alone."""
+    shuffle: bool = False
+    seed: int = 42
+    """Of the shuffle."""
+
+    @property
+    def val_shards(self) -> int:
+        """Shards of the held-out side."""
+        if self.val_fraction is None:
+            return 0
+        return max(1, round(self.num_shards * self.val_fraction))
 
     def key(self, shard: int, round_number: int) -> str:
-        """Return the name of a shard's file of a round."""
+        """Return the name of a shard's file of a round; shards from num_shards on are held out."""
+        held_out = shard >= self.num_shards and self.val_fraction is not None
+        number, total = shard, self.num_shards
+        if held_out:
+            number, total = shard - self.num_shards, self.val_shards
+        if self.layout == "file":
+            return self.name
         if self.layout == "folders":
-            return f"shard_{shard:03d}/chunk_{round_number:04d}{self.suffix}"
+            side = "" if self.val_fraction is None else f"{VAL if held_out else 'train'}/"
+            chunk = f"chunk_{round_number:04d}{self.suffix}"
+            if self.format == "litdata":
+                chunk = f"chunk-{number}-{round_number}.bin"
+            return f"{side}shard_{number:03d}/{chunk}"
         if self.format == "litdata":
             return f"chunk-{shard}-{round_number}.bin"
         if self.samples_per_shard is not None:
             return f"{self.name}-{round_number:05d}{self.suffix}"
-        return f"{self.name}-{shard:05d}-of-{self.num_shards:05d}{self.suffix}"
+        name = VAL if held_out else self.name
+        return f"{name}-{number:05d}-of-{total:05d}{self.suffix}"
+
+    def sides(self) -> dict[str, range]:
+        """Return the folders of datasets in a layout of folders, with the shards of each."""
+        if self.val_fraction is None:
+            return {"": range(self.num_shards)}
+        held_out = range(self.num_shards, self.num_shards + self.val_shards)
+        return {"train/": range(self.num_shards), f"{VAL}/": held_out}
+
+    def owns(self, name: str) -> bool:
+        """Say whether a file of this name, relative to the output, is one that the plan makes."""
+        parts = [part for part in name.split("/") if part not in {"train", VAL}]
+        head, tail = parts[0], parts[-1]
+        if self.layout == "folders":
+            return len(parts) > 1 and head.startswith("shard_") and tail.startswith("chunk")
+        return len(parts) == 1 and tail.startswith((self.name, f"{VAL}-", "chunk-"))
 
     @property
     def writers(self) -> int:
         """Files that grow side by side."""
-        return 1 if self.samples_per_shard is not None else self.num_shards
+        if self.samples_per_shard is not None:
+            return 1
+        return self.num_shards + self.val_shards
 
     @property
     def suffix(self) -> str:
@@ -63,10 +112,31 @@ class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True):
         stem: str = [*shard_formats()[self.format].suffixes, ".bin"][0]
         return stem + (packed[self.compression] if self.compression else "")
 
+    @property
+    def holdout(self) -> HoldoutSplit | None:
+        """How samples are held out."""
+        if self.val_fraction is None:
+            return None
+        return HoldoutSplit(fraction=self.val_fraction, key=self.val_key)
+
     def header(self, source: Source) -> Header:
         """Return what a resumed run must share with the one that began."""
-        settings: dict[str, str | int | None] = msgspec.to_builtins(self)
-        return Header(source=source.uri, fingerprint=source.fingerprint, settings=settings)
+        settings: dict[str, str | float | bool | None] = msgspec.to_builtins(self)
+        return Header(
+            source=source.uri,
+            fingerprint=source.fingerprint,
+            objects=dict(source.objects),
+            settings=settings,
+        )
+
+
+class Dealt(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a run has come."""
+
+    samples: int
+    done_bytes: int | None
+    """Of `total_bytes` of the source; None where it does not say."""
+    total_bytes: int | None
 
 
 class Publisher(msgspec.Struct, frozen=True):
@@ -79,7 +149,10 @@ class Publisher(msgspec.Struct, frozen=True):
 
 
 class ShardingRun:
-    """One run over one source. `report(samples)` is called as records are dealt."""
+    """One run over one source. `report` is called as records are dealt.
+
+    `workers`: how many chunks are written at a time; the bytes are the same for any number.
+    """
 
     def __init__(
         self,
@@ -87,16 +160,23 @@ class ShardingRun:
         plan: ShardingPlan,
         progress: Progress,
         publisher: Publisher,
-        report: Callable[[int], None] = lambda _samples: None,
+        report: Callable[[Dealt], None] = lambda _dealt: None,
+        *,
+        workers: int = WORKERS,
     ) -> None:
         self._source = source
         self._plan = plan
         self._progress = progress
         self._publisher = publisher
         self._report = report
-        self._writers: dict[int, ChunkWriter] = {}
+        self._slots = threading.Semaphore(workers)
+        self._writers: dict[int, FormatChunkWriter] = {}
+        self._holdout = plan.holdout
+        self._counts = [0, 0]
+        """Records dealt to each side, train and val."""
         self._dealt_bytes = 0
         self._dealt_samples = 0
+        self._schema: dict[str, str] = {}
         self._rounds: list[Round] = []
 
     def run(self) -> list[Round]:
@@ -109,6 +189,9 @@ class ShardingRun:
         self._rounds = self._progress.load(self._plan.header(self._source))
         if self._rounds:
             self._progress.cut_torn_line()
+            for finished in self._rounds:
+                for shard, chunk in finished.chunks.items():
+                    self._counts[self._side(shard)] += chunk.num_samples
         try:
             self._deal_all()
         finally:
@@ -120,11 +203,17 @@ class ShardingRun:
             )
         return self._rounds
 
+    def _side(self, shard: int) -> int:
+        return int(self._holdout is not None and shard >= self._plan.num_shards)
+
     def _deal_all(self) -> None:
         number = self._rounds[-1].samples if self._rounds else 0
         position = self._rounds[-1].position if self._rounds else None
         last: Mapping[str, int] = {}
+        if self._enough(number):
+            return
         for block in self._source.blocks(number, position):
+            self._schema = self._schema or schema_of(block.records)
             taken = 0
             while taken < len(block.records) and not self._enough(number):
                 count, full = self._room(block, taken, number)
@@ -134,7 +223,13 @@ class ShardingRun:
                 last = {**block.position, "index": block.position["index"] + taken}
                 if full:
                     self._close_round(number, last)
-            self._report(number)
+            self._report(
+                Dealt(
+                    samples=number,
+                    done_bytes=block.done_bytes,
+                    total_bytes=self._source.num_bytes,
+                )
+            )
             if self._enough(number):
                 break
         if self._writers:
@@ -148,14 +243,15 @@ class ShardingRun:
         left = len(block.records) - taken
         if self._plan.max_samples is not None:
             left = min(left, self._plan.max_samples - number)
-        if self._plan.layout == "flat":
+        if self._plan.layout != "folders":
             return self._flat_room(left)
         goal = self._plan.num_shards * self._plan.chunk_bytes
-        for count in range(left):
-            self._dealt_bytes += block.sizes[taken + count]
-            if self._dealt_bytes >= goal:
-                return count + 1, True
-        return left, False
+        dealt = list(accumulate(block.sizes[taken : taken + left], initial=self._dealt_bytes))
+        count = bisect_left(dealt, goal, lo=1)
+        full = count <= left
+        count = min(count, left)
+        self._dealt_bytes = dealt[count]
+        return count, full
 
     def _flat_room(self, left: int) -> tuple[int, bool]:
         wanted = self._plan.samples_per_shard
@@ -165,43 +261,59 @@ class ShardingRun:
         self._dealt_samples += count
         return count, self._dealt_samples >= wanted
 
-    def _deal(self, records: list[Any], first: int) -> None:
+    def _deal(self, records: Sequence[Any], first: int) -> None:
+        held_out = self._holdout.held_out(records, first) if self._holdout else ()
         if self._plan.format == "webdataset":
             records = [_keyed(record, first + at) for at, record in enumerate(records)]
-        num_shards = self._plan.writers
-        for shard in range(num_shards):
-            share = records[(shard - first) % num_shards :: num_shards]
-            if share:
-                self._writer(shard).add(share)
+        elif self._plan.format != "jsonl":
+            records = [_decoded(record) for record in records] if _are_lines(records) else records
+        if not self._holdout:
+            self._deal_side(0, records, 0, self._plan.num_shards)
+            return
+        pairs = list(zip(records, held_out, strict=True))
+        train = [record for record, out in pairs if not out]
+        val = [record for record, out in pairs if out]
+        self._deal_side(0, train, 0, self._plan.num_shards)
+        self._deal_side(1, val, self._plan.num_shards, self._plan.val_shards)
 
-    def _writer(self, shard: int) -> ChunkWriter:
+    def _deal_side(self, side: int, records: Sequence[Any], base: int, num_shards: int) -> None:
+        if self._plan.samples_per_shard is not None:
+            num_shards = 1
+        for shard in range(num_shards):
+            share = records[(shard - self._counts[side]) % num_shards :: num_shards]
+            if share:
+                self._writer(base + shard).add(share)
+        self._counts[side] += len(records)
+
+    def _writer(self, shard: int) -> FormatChunkWriter:
         if shard not in self._writers:
             path = self._publisher.staging / f"{shard:05d}-{len(self._rounds):05d}.tmp"
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._writers[shard] = (
-                LineChunkWriter(path, self._plan.compression)
-                if self._plan.format == "jsonl"
-                else FormatChunkWriter(
-                    path, shard_formats()[self._plan.format], self._plan.compression
-                )
+            share = _ALL_WRITERS_BYTES // self._plan.writers
+            self._writers[shard] = FormatChunkWriter(
+                path,
+                shard_formats()[self._plan.format],
+                self._plan.compression,
+                slots=self._slots,
+                memory_bytes=min(WRITER_BYTES, max(_FEWEST_WRITER_BYTES, share)),
             )
         return self._writers[shard]
 
     def _close_round(self, number: int, position: Mapping[str, int]) -> None:
-        chunks: dict[int, Chunk] = {}
+        for writer in self._writers.values():
+            writer.end()
+        written: dict[int, WrittenChunk] = {}
         for shard in sorted(self._writers):
-            written = self._writers[shard].finish()
+            written[shard] = self._writers[shard].finish()
             del self._writers[shard]
-            name = self._plan.key(shard, len(self._rounds))
-            self._publisher.publish(written, name)
-            chunks[shard] = Chunk(
-                key=name,
-                num_samples=written.num_samples,
-                num_bytes=written.num_bytes,
-                crc32c=written.crc32c,
-                sha256=written.sha256,
-            )
-        finished = Round(samples=number, position=position, chunks=chunks)
+        with ThreadPoolExecutor(_UPLOADS_AT_ONCE, thread_name_prefix="publish") as pool:
+            chunks = dict(zip(written, pool.map(self._publish, written.items()), strict=True))
+        finished = Round(
+            samples=number,
+            position=position,
+            chunks=chunks,
+            schema=self._schema if not self._rounds else {},
+        )
         if not self._rounds:
             self._progress.begin(self._plan.header(self._source))
         self._progress.append(finished)
@@ -209,9 +321,33 @@ class ShardingRun:
         self._dealt_bytes = 0
         self._dealt_samples = 0
 
+    def _publish(self, made: tuple[int, WrittenChunk]) -> Chunk:
+        shard, written = made
+        name = self._plan.key(shard, len(self._rounds))
+        self._publisher.publish(written, name)
+        return Chunk(
+            key=name,
+            num_samples=written.num_samples,
+            num_bytes=written.num_bytes,
+            crc32c=written.crc32c,
+            sha256=written.sha256,
+        )
 
-def _keyed(record: dict[str, Any], number: int) -> dict[str, Any]:
+
+def _are_lines(records: Sequence[Any]) -> bool:
+    return bool(records) and isinstance(records[0], bytes)
+
+
+def _decoded(record: Any) -> Any:
+    return msgspec.json.decode(record) if isinstance(record, bytes) else record
+
+
+def _keyed(record: Any, number: int) -> dict[str, Any]:
     """Return a record as a tar holds it: its own fields if it names a key, else one JSON member."""
-    if "__key__" in record:
-        return record
-    return {"__key__": f"{number:09d}", "json": msgspec.json.encode(record)}
+    if isinstance(record, bytes) and b'"__key__"' in record:
+        record = msgspec.json.decode(record)
+    if not isinstance(record, bytes):
+        if "__key__" in record:
+            return dict(record)
+        record = encode_line(record, number).rstrip(b"\n")
+    return {"__key__": f"{number:09d}", "json": record}

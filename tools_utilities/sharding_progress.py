@@ -5,8 +5,9 @@ moment; a torn last line is as if it had never been written.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -21,7 +22,9 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     fingerprint: str
     """Of the source's content."""
-    settings: dict[str, str | int | None]
+    objects: dict[str, str] = {}
+    """What the source is made of (`Source.objects`)."""
+    settings: dict[str, str | float | bool | None]
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +36,42 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     """Where the next record is in the source."""
     chunks: dict[int, Chunk]
     """Shard → its chunk of this round; a shard that got no record has none."""
+    schema: dict[str, str] = {}
+    """The first round's: `schema_of` the first records."""
+
+
+_LOOKED_AT = 256
+_SHOWN_CHANGES = 3
+
+
+def schema_of(records: Sequence[Any]) -> dict[str, str]:
+    """Return field → JSON type (`integer or null` where they differ) of the first records."""
+    kinds: dict[str, dict[str, None]] = {}
+    for record in records[:_LOOKED_AT]:
+        sample = msgspec.json.decode(record) if isinstance(record, bytes) else record
+        for name, value in sample.items():
+            kinds.setdefault(name, {})[_kind(value)] = None
+    return {name: " or ".join(sorted(found)) for name, found in kinds.items()}
+
+
+def _kind(value: Any) -> str:
+    for kinds, name in _KINDS:
+        if isinstance(value, kinds):
+            return name
+    return type(value).__name__  # datetime, Decimal, an array
+
+
+# A bool is an int too: it has to be asked for first.
+_KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (type(None), "null"),
+    (bool, "boolean"),
+    (int, "integer"),
+    (float, "number"),
+    (str, "string"),
+    (bytes, "bytes"),
+    (dict, "object"),
+    ((list, tuple), "array"),
+)
 
 
 class Progress:
@@ -40,6 +79,11 @@ class Progress:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+
+    @property
+    def begun(self) -> bool:
+        """Whether a run began that has not ended."""
+        return self._path.is_file()
 
     def load(self, header: Header) -> list[Round]:
         """Return the finished rounds, or none when nothing was begun.
@@ -56,7 +100,7 @@ class Progress:
         begun = msgspec.json.decode(lines[0], type=Header)
         if begun != header:
             raise ChangedError(
-                f"{self._path}: begun with {_difference(begun, header)}",
+                f"{self._path}: begun with {difference(begun, header)}",
                 hint="Delete this file to start again, or run with what it was begun with.",
             )
         # What follows the last line end was never finished.
@@ -91,10 +135,22 @@ class Progress:
         self._path.unlink(missing_ok=True)
 
 
-def _difference(begun: Header, now: Header) -> str:
+def difference(begun: Header, now: Header) -> str:
+    """Say in words what the run began with that is not so now."""
     if begun.source != now.source:
         return f"another source ({begun.source})"
     if begun.fingerprint != now.fingerprint:
-        return f"{begun.source} as it was before it changed"
+        return f"{begun.source} as it was before it changed ({_changes(begun, now)})"
     changed = [name for name, value in begun.settings.items() if now.settings.get(name) != value]
     return ", ".join(f"{name}={begun.settings[name]}" for name in changed) or "other settings"
+
+
+def _changes(begun: Header, now: Header) -> str:
+    found = []
+    for name in sorted({**begun.objects, **now.objects}):
+        before, after = begun.objects.get(name), now.objects.get(name)
+        if before != after:
+            found.append(f"{name}: {before or 'not there'} then, {after or 'not there'} now")
+    shown = "; ".join(found[:_SHOWN_CHANGES])
+    more = len(found) - _SHOWN_CHANGES
+    return (shown + (f"; and {more} more" if more > 0 else "")) or "its objects"

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from tools_utilities.dataset_creation import OutputOptions
 from tools_utilities.errors import ChangedError, RecordError, UsageError
 from tools_utilities.manifest import load_manifest
 from tools_utilities.object_store import StoreSpec, open_store
@@ -91,6 +92,9 @@ def test_metadata_has_the_documented_fields(tmp_path):
             {"shard_id": 0, "directory": "shard_000", "status": "available"},
             {"shard_id": 1, "directory": "shard_001", "status": "available"},
         ],
+        # Beyond the documents:
+        "total_bytes": sum(path.stat().st_size for path in (tmp_path / "out").rglob("*.jsonl")),
+        "schema": {"id": "integer", "text": "string"},
     }
     assert {name: shard[name] for name in shard if name != "chunks"} == {
         "shard_id": 1,
@@ -240,7 +244,7 @@ def test_a_store_on_both_sides(tmp_path):
         "memory://sharding/in/",
         "memory://sharding/out",
         ShardingPlan(num_shards=4, chunk_bytes=100),
-        state_dir=tmp_path,
+        output=OutputOptions(state_dir=tmp_path),
     )
 
     manifest = load_manifest(store, "out/")

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.scripts.test_create_sharded_dataset import digest, samples_of, write_tasks
+from tools_utilities.dataset_creation import OutputOptions
 from tools_utilities.errors import DataError, StoreError, UsageError
 from tools_utilities.manifest import load_manifest
 from tools_utilities.object_store import StoreSpec, open_store
@@ -83,8 +84,8 @@ def test_several_inputs_are_one_and_go_on_after_a_failure_in_the_second(tmp_path
     again = list(source.blocks(blocks[2].first, blocks[2].position))
 
     assert len(everything) == 8_007
-    assert [block.first for block in again] == [block.first for block in blocks[2:]]
-    assert [block.records for block in again] == [block.records for block in blocks[2:]]
+    assert again[0].first == blocks[2].first
+    assert [row for block in again for row in block.records] == everything[blocks[2].first :]
     assert len(samples_of(tmp_path / "whole")) == 8_007
 
 
@@ -139,12 +140,16 @@ def test_b43_no_index_without_its_data_and_a_second_run_completes_it(tmp_path, r
     source = write_tasks(tmp_path / "tasks.jsonl", 100)
     plan = ShardingPlan(num_shards=8)
     with pytest.raises(StoreError, match="500"):
-        create_sharded_dataset(str(source), "memory://refusing/d", plan, state_dir=tmp_path / "s")
+        create_sharded_dataset(
+            str(source), "memory://refusing/d", plan, output=OutputOptions(state_dir=tmp_path / "s")
+        )
     keys = [info.key for info in refusing.list("")]
     assert not any(key.endswith("metadata.json") for key in keys)
 
     refusing.refusing = False
-    create_sharded_dataset(str(source), "memory://refusing/d", plan, state_dir=tmp_path / "s")
+    create_sharded_dataset(
+        str(source), "memory://refusing/d", plan, output=OutputOptions(state_dir=tmp_path / "s")
+    )
 
     manifest = load_manifest(refusing, "d/")
     assert manifest is not None

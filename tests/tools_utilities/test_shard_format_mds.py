@@ -261,7 +261,9 @@ def check_library_reads(streaming: Any, folder: Path) -> None:
     for number, some in enumerate((samples[:5], samples[5:])):
         name = f"shard.{number:05d}.mds"
         (folder / name).write_bytes(written("mds", some))
-        shards.append((name, (folder / name).read_bytes()))
+        data = (folder / name).read_bytes()
+        count, first = struct.unpack_from("<II", data)
+        shards.append((name, len(data), count, data[8 + 4 * count : first]))
     (folder / "index.json").write_bytes(index_of(shards))
     dataset = streaming.LocalDataset(str(folder))
     assert len(dataset) == len(samples)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tools_utilities.bridge.bridge_settings import BridgeSettings, load_settings
-from tools_utilities.dataset_creation import create_sharded_dataset
+from tools_utilities.dataset_creation import OutputOptions, create_sharded_dataset
 from tools_utilities.errors import QuarkError, UsageError
 from tools_utilities.sample_source import SourceOptions
 from tools_utilities.settings import child_environment
@@ -95,8 +95,7 @@ def run_here(settings: BridgeSettings, prefix: str | None) -> dict[str, Any]:
         output,
         plan,
         options=options,
-        state_dir=state,
-        output_endpoint=endpoint,
+        output=OutputOptions(state_dir=state, endpoint_url=endpoint),
     )
     return {**made, "output": output}
 

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -46,8 +47,8 @@ def make_folders(folder: Path) -> None:
         _sync_folder(path.parent)
 
 
-def write_file(path: Path, data: bytes, *, replace: bool) -> os.stat_result:
-    """Write a file so that at any moment it is there whole or not at all; durable on return.
+def write_file(path: Path, data: bytes | Path, *, replace: bool) -> os.stat_result:
+    """Write bytes, or a file's bytes, so that at any moment it is there whole or not at all; durable on return.
 
     The modification time grows with every replacement, whatever the clock's steps: inode, size and
     time never name two versions. A killed process leaves at most a hidden temporary file.
@@ -60,7 +61,11 @@ def write_file(path: Path, data: bytes, *, replace: bool) -> os.stat_result:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            if isinstance(data, Path):
+                with data.open("rb") as source:
+                    shutil.copyfileobj(source, file, 1 << 20)
+            else:
+                file.write(data)
             file.flush()
             _make_newer(file.fileno(), path)
             os.fsync(file.fileno())

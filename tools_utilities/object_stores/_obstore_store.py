@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tools_utilities.errors import QuarkError, StoreError, UsageError
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 _BEYOND_THE_END = 416
+_GENERATIONS_KEPT = 4096
+_PART_BYTES = 8 << 20
+_PARTS_AT_ONCE = 3
 _PERMISSION = {
     "list": "the right to list",
     "head": "the right to read",
@@ -73,6 +77,7 @@ class ObstoreStore:
         self._provider = provider
         self._bucket = spec.uri.partition("://")[2]
         self._client: tuple[int, Client] | None = None
+        self._generations: dict[str, tuple[str | None, str]] = {}
 
     # Listing.
 
@@ -145,12 +150,15 @@ class ObstoreStore:
         """Open a body."""
         if end is None or end > start:
             try:
-                return self._call(
+                body = self._call(
                     "get", key, lambda client: fast_get(client, key, start, end, if_etag)
                 )
             except QuarkError as error:
                 if error.detail.get("status") != _BEYOND_THE_END:
                     raise
+            else:
+                self._note_generation(key, body.info.etag, body.version)
+                return body
         info = self.head(key)
         if if_etag is not None and info.etag != if_etag:
             raise explain(Failure(412, "PreconditionFailed"), self._asked("get", key))
@@ -162,6 +170,25 @@ class ObstoreStore:
         """Write an object in one request."""
         return self._put(key, data, "overwrite", conditional=False)
 
+    def put_file(self, key: str, path: Path) -> ObjectInfo:
+        """Write an object from a file; obstore sends large ones in parts."""
+        import obstore
+
+        size_bytes = path.stat().st_size
+        done = self._call(
+            "put",
+            key,
+            lambda client: obstore.put(
+                client, key, path, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE
+            ),
+        )
+        return ObjectInfo(key=key, size_bytes=size_bytes, etag=plain_etag(done["e_tag"]))
+
+    def abandon_uploads(self, prefix: str, is_ours: Callable[[str], bool]) -> int:
+        """Return 0: obstore cannot list unfinished uploads; a rule of the bucket has to end them."""
+        del prefix, is_ours
+        return 0
+
     def put_if_absent(self, key: str, data: bytes) -> ObjectInfo:
         """Create an object."""
         return self._put(key, data, "create", conditional=True)
@@ -170,15 +197,31 @@ class ObstoreStore:
         """Replace one version."""
         mode = {"e_tag": quoted_etag(etag)}
         if self._provider.by_generation:
-            lost = Failure(412, "PreconditionFailed")
-            try:
-                meta = self._meta(key)
-            except FileNotFoundError:
-                raise explain(lost, self._asked("put", key, conditional=True)) from None
-            if plain_etag(meta["e_tag"]) != etag:
-                raise explain(lost, self._asked("put", key, conditional=True))
-            mode["version"] = meta["version"]
+            mode["version"] = self._generation(key, etag)
         return self._put(key, data, mode, conditional=True)
+
+    def _note_generation(self, key: str, etag: str | None, generation: str | None) -> None:
+        if not self._provider.by_generation or generation is None:
+            return
+        if len(self._generations) >= _GENERATIONS_KEPT:
+            self._generations.clear()
+        self._generations[key] = etag, generation
+
+    def _generation(self, key: str, etag: str) -> str:
+        """Return the generation of a version: as it was last read or written here, else by a HEAD."""
+        known, generation = self._generations.get(key, (None, ""))
+        if known == etag:
+            return generation
+        lost = explain(
+            Failure(412, "PreconditionFailed"), self._asked("put", key, conditional=True)
+        )
+        try:
+            meta = self._meta(key)
+        except FileNotFoundError:
+            raise lost from None
+        if plain_etag(meta["e_tag"]) != etag:
+            raise lost
+        return str(meta["version"])
 
     def _put(self, key: str, data: bytes, mode: Any, *, conditional: bool) -> ObjectInfo:
         import obstore
@@ -189,7 +232,9 @@ class ObstoreStore:
             lambda client: obstore.put(client, key, data, mode=mode, use_multipart=False),
             conditional=conditional,
         )
-        return ObjectInfo(key=key, size_bytes=len(data), etag=plain_etag(done["e_tag"]))
+        etag = plain_etag(done["e_tag"])
+        self._note_generation(key, etag, done["version"])
+        return ObjectInfo(key=key, size_bytes=len(data), etag=etag)
 
     def delete(self, key: str) -> None:
         """Remove an object."""

@@ -5,8 +5,9 @@ The version is the ETag, else the time of the last change with the size. A query
 with its own object alone and shown nowhere, as it may hold a signature.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from urllib.request import getproxies
@@ -159,6 +160,15 @@ class WebStore:
     def put(self, key: str, data: bytes) -> ObjectInfo:
         """Refuse."""
         raise self._read_only(key, data)
+
+    def put_file(self, key: str, path: Path) -> ObjectInfo:
+        """Refuse."""
+        raise self._read_only(key, path)
+
+    def abandon_uploads(self, prefix: str, is_ours: Callable[[str], bool]) -> int:
+        """Return 0: nothing is written here."""
+        del prefix, is_ours
+        return 0
 
     def put_if_absent(self, key: str, data: bytes) -> ObjectInfo:
         """Refuse."""

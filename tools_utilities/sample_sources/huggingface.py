@@ -51,6 +51,8 @@ class HuggingFaceRecords:
     def __init__(self, uri: str, dataset: Any, made_of: str) -> None:
         self.uri = uri
         self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
+        self.objects: Mapping[str, str] = {uri: made_of}
+        self.num_bytes: int | None = None
         self._dataset = dataset
 
     def blocks(self, start: int, position: Mapping[str, int] | None) -> Iterator[SourceBlock]:

@@ -6,6 +6,9 @@ Read split by split in key order, so memory is one split whatever the size; noth
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from tools_utilities.data_objects import junk_reason
 from tools_utilities.errors import DataNotFoundError
@@ -18,6 +21,11 @@ from tools_utilities.whole_object import open_whole_object
 
 SPLIT_BYTES = 8 << 20
 BLOCK_RECORDS = 4096
+BLOCK_BYTES = 2 << 20
+_MOST_NAMED = 1000
+"""Objects whose versions are kept, to say which changed."""
+_FIRST_RECORDS = 16
+_LOOKED_AT = 16
 
 
 class StoredSource:
@@ -91,24 +99,26 @@ class StoredRecords:
         self._options = options
         lines = (f"{info.key}\0{info.size_bytes}\0{info.etag}\n" for info in infos)
         self.fingerprint = hashlib.sha256("".join(lines).encode()).hexdigest()
+        self.objects: Mapping[str, str] = {
+            info.key: f"{info.size_bytes} bytes, {info.etag}" for info in infos[:_MOST_NAMED]
+        }
+        self.num_bytes: int | None = sum(info.size_bytes for info in infos)
 
     def blocks(self, start: int, position: Mapping[str, int] | None) -> Iterator[SourceBlock]:
-        """Yield blocks of at most 4,096 records and one split."""
+        """Yield blocks of at most one split, 4,096 records and about 2 MB."""
         where = position or {"object": 0, "split": 0, "index": 0}
         number = start
+        done_bytes = sum(info.size_bytes for info in self._infos[: where["object"]])
         for object_index in range(where["object"], len(self._infos)):
             same_object = object_index == where["object"]
-            for block in self._object_blocks(
-                object_index,
-                where["split"] if same_object else 0,
-                where["index"] if same_object else 0,
-                number,
-            ):
+            first = (where["split"], where["index"]) if same_object else (0, 0)
+            for block in self._object_blocks(object_index, first, number, done_bytes):
                 number = block.first + len(block.records)
                 yield block
+            done_bytes += self._infos[object_index].size_bytes
 
     def _object_blocks(
-        self, object_index: int, split_index: int, index: int, number: int
+        self, object_index: int, first: tuple[int, int], number: int, done_bytes: int
     ) -> Iterator[SourceBlock]:
         info = self._infos[object_index]
         shard_format = require_format(info.key)
@@ -118,38 +128,67 @@ class StoredRecords:
             splits = shard_format.plan_splits(
                 info, lambda begin, end: bytes(shard.read(begin, end)), SPLIT_BYTES, read
             )
-            for current in range(split_index, len(splits)):
+            done_bytes += sum(split.num_bytes for split in splits[: first[0]])
+            for current in range(first[0], len(splits)):
                 opened = shard_format.open_split(shard, splits[current], read)
-                first = index if current == split_index else 0
+                index = first[1] if current == first[0] else 0
                 try:
-                    for begin in range(first, opened.num_samples, BLOCK_RECORDS):
-                        place = {"object": object_index, "split": current, "index": begin}
-                        block = self._block(opened, splits[current], number, place)
-                        number += len(block.records)
-                        yield block
+                    for indices, records in self._batches(opened, splits[current].key, index):
+                        yield SourceBlock(
+                            first=number,
+                            records=records,
+                            sizes=_sizes(records, splits[current], opened),
+                            position={
+                                "object": object_index,
+                                "split": current,
+                                "index": indices.start,
+                            },
+                            done_bytes=done_bytes
+                            + splits[current].num_bytes * indices.start // opened.num_samples,
+                        )
+                        number += len(records)
                 finally:
                     opened.close()
+                done_bytes += splits[current].num_bytes
                 if isinstance(shard, FileShardBytes):
                     shard.forget_pages()
         finally:
             shard.close()
 
-    def _block(
-        self, opened: OpenSplit, split: Split, number: int, place: Mapping[str, int]
-    ) -> SourceBlock:
-        indices = range(place["index"], min(place["index"] + BLOCK_RECORDS, opened.num_samples))
-        samples = opened.read(
-            indices
-        )  # decodes, so that a bad record is found here, with its place
-        if self._options.json_bytes and require_format(split.key).name == "jsonl":
-            lines = opened.read_raw(indices)
-            return SourceBlock(
-                first=number, records=lines, sizes=[len(line) + 1 for line in lines], position=place
-            )
-        share = max(1, split.num_bytes // max(1, opened.num_samples))
-        return SourceBlock(
-            first=number, records=samples, sizes=[share] * len(samples), position=place
-        )
+    def _batches(
+        self, opened: OpenSplit, key: str, index: int
+    ) -> Iterator[tuple[range, list[Any]]]:
+        """Yield the records from `index` on, in batches that grow up to the limits of a block."""
+        as_lines = self._options.json_bytes and require_format(key).name == "jsonl"
+        count = _FIRST_RECORDS
+        while index < opened.num_samples:
+            indices = range(index, min(index + count, opened.num_samples))
+            # Decodes lines too, so that a bad record is found here, with its place.
+            records = opened.read_lines(indices) if as_lines else opened.read(indices)  # type: ignore[attr-defined] # JSON lines have it
+            yield indices, records
+            index = indices.stop
+            each = max(1, _weight(records) // len(records))
+            count = max(1, min(BLOCK_RECORDS, 8 * count, BLOCK_BYTES // each))
+
+
+def _sizes(records: Sequence[Any], split: Split, opened: OpenSplit) -> list[int]:
+    if isinstance(records[0], bytes):
+        return [len(line) + 1 for line in records]
+    return [max(1, split.num_bytes // max(1, opened.num_samples))] * len(records)
+
+
+def _weight(value: Any) -> int:
+    """Return about how many bytes of memory records take."""
+    if isinstance(value, str | bytes):
+        return len(value) + 50
+    if isinstance(value, np.ndarray):
+        return int(value.nbytes) + 100
+    if isinstance(value, dict):
+        return 200 + sum(map(_weight, value.values()))
+    if isinstance(value, list):
+        shown = value[:_LOOKED_AT]
+        return 60 + sum(map(_weight, shown)) * len(value) // max(1, len(shown))
+    return 32
 
 
 SAMPLE_SOURCE: SampleSource = StoredSource()

@@ -4,95 +4,163 @@
         --output_dir sharded --num_shards 8 --chunk_size_mb 100 --verbose
 
 Input and output may be local or in any store. It can be killed at any moment and run again: the
-result is the same bytes. Exit codes: design of the program (0 ok, 2 usage, 3 data, 4 permission …).
+result is the same bytes. Exit codes: design of the program (0 ok, 2 usage, 3 data, 4 permission …,
+130 interrupted, 143 terminated).
 """
 
 import argparse
+import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from tools_utilities.dataset_creation import LAYOUTS, create_sharded_dataset
-from tools_utilities.dataset_metadata import (
-    BYTES_PER_MB,
-)
-from tools_utilities.errors import QuarkError
+from tools_utilities.dataset_creation import LAYOUTS, OutputOptions, create_sharded_dataset
+from tools_utilities.dataset_metadata import BYTES_PER_MB
+from tools_utilities.errors import QuarkError, RunStoppedError
 from tools_utilities.sample_source import SourceOptions
-from tools_utilities.sharded_dataset import ShardingPlan
+from tools_utilities.sharded_dataset import WORKERS, Dealt, ShardingPlan
+from tools_utilities.terminal_text import human_seconds
 
-__all__ = ["create_sharded_dataset", "main"]
+__all__ = ["ProgressReporter", "create_sharded_dataset", "main", "stopping_cleanly"]
+
+_REPORT_SECONDS = 0.5
+_TERMINATED = 143
 
 
-class _Reporter:
-    """Samples and rate on stderr, at most twice a second."""
+class ProgressReporter:
+    """Samples, rate and time left, at most twice a second."""
 
-    def __init__(self, stream: Any, clock: Callable[[], float]) -> None:
-        self._stream = stream
+    def __init__(self, write: Callable[[str], object], clock: Callable[[], float]) -> None:
+        self._write = write
         self._clock = clock
-        self._begun = clock()
-        self._last = 0.0
+        self._begun = self._last = clock()
+        self._first: Dealt | None = None
 
-    def __call__(self, samples: int) -> None:
+    def __call__(self, dealt: Dealt) -> None:
+        """Tell how far it is, unless that was just done."""
+        self._first = self._first or dealt
         now = self._clock()
-        if now - self._last >= 0.5:  # noqa: PLR2004 - twice a second
-            self._last = now
-            rate = samples / max(now - self._begun, 1e-9)
-            self._stream.write(f"{samples:,} samples, {rate:,.0f}/s\n")
+        if now - self._last < _REPORT_SECONDS:
+            return
+        self._last = now
+        seconds = max(now - self._begun, 1e-9)
+        rate = (dealt.samples - self._first.samples) / seconds
+        self._write(f"{dealt.samples:,} samples, {rate:,.0f}/s{self._time_left(dealt, seconds)}\n")
+
+    def _time_left(self, dealt: Dealt, seconds: float) -> str:
+        first = self._first.done_bytes if self._first else None
+        if dealt.done_bytes is None or not dealt.total_bytes or first is None:
+            return ""
+        done = dealt.done_bytes - first  # a resumed run did the rest earlier
+        if done <= 0:
+            return ""
+        left = (dealt.total_bytes - dealt.done_bytes) * seconds / done
+        return f", {100 * dealt.done_bytes / dealt.total_bytes:.0f} %, {human_seconds(left)} left"
+
+
+@contextmanager
+def stopping_cleanly() -> Iterator[None]:
+    """While it lasts, SIGTERM raises RunStoppedError (143), so that uploads are cleaned up."""
+
+    def stop(number: int, frame: Any) -> None:
+        del number, frame
+        error = RunStoppedError(
+            "terminated",
+            hint="Run the same command again: it goes on from the last finished chunk.",
+        )
+        error.exit_code = _TERMINATED  # type: ignore[misc] # of this one error
+        raise error
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Make a sharded dataset.")
-    parser.add_argument(
-        "--input_file",
-        required=True,
-        nargs="+",
-        help="file, folder, store URI or hf://NAME; several",
-    )
-    parser.add_argument("--output_dir", required=True, help="folder or store URI")
-    parser.add_argument("--num_shards", type=int, default=8)
-    parser.add_argument("--chunk_size_mb", type=float, default=100, help="fractions allowed")
-    parser.add_argument("--format", default="jsonl", help="jsonl, parquet, webdataset, mds …")
-    parser.add_argument("--layout", default="folders", choices=LAYOUTS)
-    parser.add_argument("--samples_per_shard", type=int, help="flat: this many in each file")
-    parser.add_argument("--name", default="train", help="flat: what file names begin with")
-    parser.add_argument("--split", help="hf://: which split; default train")
-    parser.add_argument("--config", help="hf://: which configuration")
-    parser.add_argument("--endpoint_url", help="S3 endpoint of the input (R2, MinIO, SeaweedFS)")
-    parser.add_argument("--profile", help="AWS profile of the input")
-    parser.add_argument("--compression", choices=("gzip", "zstd"))
-    parser.add_argument("--max_samples", type=int)
-    parser.add_argument("--verbose", action="store_true")
+    add = parser.add_argument
+    add("--input_file", required=True, nargs="+", help="files, folders, store URIs, hf://NAME")
+    add("--output_dir", required=True, help="folder or store URI; a data file's name: one file")
+    add("--num_shards", type=int, default=8)
+    add("--chunk_size_mb", type=float, default=100, help="fractions allowed")
+    add("--format", default="jsonl", help="jsonl, parquet, webdataset, litdata, mds, tokens, txt")
+    add("--compression", choices=("gzip", "zstd", "none"))
+    add("--layout", default="folders", choices=LAYOUTS[:2])
+    add("--samples_per_shard", type=int, help="flat: this many in each file")
+    add("--name", default="train", help="flat: what file names begin with")
+    add("--val_fraction", type=float, help="hold out so much, decided by the samples' content")
+    add("--val_key", help="decide by this field, so that samples that share it stay together")
+    add("--shuffle", action="store_true", help="an exact shuffle, in bounded memory")
+    add("--seed", type=int, default=42, help="of the shuffle")
+    add("--workers", type=int, default=WORKERS, help="chunks written at a time")
+    add("--max_samples", type=int)
+    add("--split", help="hf://: which split; default train")
+    add("--config", help="hf://: which configuration")
+    add("--endpoint_url", help="S3 endpoint of the input (R2, MinIO, SeaweedFS)")
+    add("--profile", help="AWS profile of the input")
+    add("--output_endpoint_url", help="S3 endpoint of the output; default: the environment's")
+    add("--output_profile", help="AWS profile of the output")
+    add("--verbose", action="store_true", help="progress, rate and time left on stderr")
     return parser.parse_args(arguments)
+
+
+def _plan_of(options: argparse.Namespace) -> ShardingPlan:
+    return ShardingPlan(
+        num_shards=options.num_shards,
+        chunk_bytes=round(options.chunk_size_mb * BYTES_PER_MB),
+        format=options.format,
+        compression=None if options.compression == "none" else options.compression,
+        max_samples=options.max_samples,
+        layout=options.layout,
+        name=options.name,
+        samples_per_shard=options.samples_per_shard,
+        val_fraction=options.val_fraction,
+        val_key=options.val_key,
+        shuffle=options.shuffle,
+        seed=options.seed,
+    )
+
+
+def _ignore(dealt: Dealt) -> None:
+    del dealt
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the dataset the arguments ask for; the summary is one line on stdout."""
     options = _parse(arguments)
-    plan = ShardingPlan(
-        num_shards=options.num_shards,
-        chunk_bytes=round(options.chunk_size_mb * BYTES_PER_MB),
-        format=options.format,
-        compression=options.compression,
-        max_samples=options.max_samples,
-        layout=options.layout,
-        name=options.name,
-        samples_per_shard=options.samples_per_shard,
-    )
     source = SourceOptions(
         endpoint_url=options.endpoint_url,
         profile=options.profile,
         split=options.split,
         config=options.config,
     )
-    report = _Reporter(sys.stderr, time.monotonic) if options.verbose else lambda _samples: None
+    output = OutputOptions(
+        endpoint_url=options.output_endpoint_url,
+        profile=options.output_profile,
+        workers=options.workers,
+    )
     try:
-        master = create_sharded_dataset(
-            options.input_file, options.output_dir, plan, options=source, report=report
-        )
+        with stopping_cleanly():
+            master = create_sharded_dataset(
+                options.input_file,
+                options.output_dir,
+                _plan_of(options),
+                options=source,
+                output=output,
+                report=ProgressReporter(sys.stderr.write, time.monotonic)
+                if options.verbose
+                else _ignore,
+            )
     except QuarkError as error:
         sys.stderr.write(f"error: {error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
         return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\nhint: Run the same command again: it goes on.\n")
+        return RunStoppedError.exit_code
     sys.stdout.write(
         f"{master['total_tasks']} samples in {master['num_shards']} shards: {options.output_dir}\n"
     )

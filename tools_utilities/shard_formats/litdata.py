@@ -54,7 +54,7 @@ from tools_utilities.shard_format import (
     Split,
 )
 from tools_utilities.shard_formats.tokens import SHARD_FORMAT as TOKENS
-from tools_utilities.spill import Spill
+from tools_utilities.spill import SPILL_BYTES, Spill
 
 FOOTER_MAGIC = b"QUARKLD\1"
 _NAME = re.compile(r"chunk-[0-9]+-[0-9]+(?:\.zstd(?::[0-9]+)?)?\.bin")
@@ -147,6 +147,10 @@ class LitData:
         """
         return write_chunk(samples, file)[0]
 
+    def write_within(self, samples: Iterable[Sample], file: BinaryIO, memory_bytes: int) -> int:
+        """Keep at most `memory_bytes` of samples in memory; the rest waits in a temporary file."""
+        return write_chunk(samples, file, memory_bytes=min(SPILL_BYTES, memory_bytes))[0]
+
 
 class _Chunk(NamedTuple):
     """What the first bytes of a chunk show."""
@@ -213,11 +217,13 @@ def _bad(key: str, reason: str, *, hint: str = "", offset: int = 0) -> RecordErr
     return RecordError(f"{key}: {reason}", hint=hint, key=key, reason=reason, offset=offset)
 
 
-def write_chunk(samples: Iterable[Sample], file: BinaryIO) -> tuple[int, LitDataConfig]:
+def write_chunk(
+    samples: Iterable[Sample], file: BinaryIO, *, memory_bytes: int = SPILL_BYTES
+) -> tuple[int, LitDataConfig]:
     """Write a chunk, and return the number of samples and what its index must say."""
     fields: dict[str, str] = {}
     sizes: list[int] = []
-    with Spill() as bodies:
+    with Spill(memory_bytes=memory_bytes) as bodies:
         for sample in samples:
             fields = fields or _fields_of(sample)
             body = _encode(sample, fields, len(sizes))

@@ -34,7 +34,7 @@ from tools_utilities.shard_format import (
     Split,
     split_suffix,
 )
-from tools_utilities.spill import Spill
+from tools_utilities.spill import SPILL_BYTES, Spill
 from tools_utilities.split_content import SplitContent
 
 _U32 = struct.Struct("<I")
@@ -82,7 +82,11 @@ class Mds:
         Raises:
             RecordError: a later sample does not fit them, or the shard would pass 4 GiB.
         """
-        return _write(samples, file)
+        return _write(samples, file, SPILL_BYTES)
+
+    def write_within(self, samples: Iterable[Sample], file: BinaryIO, memory_bytes: int) -> int:
+        """Keep at most `memory_bytes` of samples in memory; the rest waits in a temporary file."""
+        return _write(samples, file, min(SPILL_BYTES, memory_bytes))
 
 
 class _Column(NamedTuple):
@@ -250,10 +254,10 @@ def _count(key: str, read: Callable[[int, int], bytes | memoryview], size_bytes:
     return count
 
 
-def _write(samples: Iterable[Sample], file: BinaryIO) -> int:
+def _write(samples: Iterable[Sample], file: BinaryIO, memory_bytes: int) -> int:
     columns: dict[str, str] | None = None
     sizes: list[int] = []
-    with Spill() as bodies:
+    with Spill(memory_bytes=memory_bytes) as bodies:
         for sample in samples:
             if columns is None:
                 columns = _columns_of(sample)
@@ -292,14 +296,16 @@ def _encode(sample: Sample, columns: dict[str, str], index: int) -> bytes:
     return sizes + b"".join(values)
 
 
-def index_of(shards: Sequence[tuple[str, bytes]]) -> bytes:
-    """Return the `index.json` that mosaicml-streaming needs beside shards: (file name, bytes) each."""
+def index_of(shards: Sequence[tuple[str, int, int, bytes]]) -> bytes:
+    """Return the `index.json` that mosaicml-streaming needs beside shards.
+
+    Each is (file name, bytes, samples, the columns as its head has them).
+    """
     entries = []
-    for name, data in shards:
-        count, first = struct.unpack_from("<II", data)
-        entry = json.loads(data[8 + 4 * count : first])
-        raw = {"basename": name, "bytes": len(data), "hashes": {}}
-        entries.append({**entry, "samples": count, "raw_data": raw, "zip_data": None})
+    for name, num_bytes, num_samples, columns in shards:
+        raw = {"basename": name, "bytes": num_bytes, "hashes": {}}
+        entry = {**json.loads(columns), "samples": num_samples}
+        entries.append({**entry, "raw_data": raw, "zip_data": None})
     return json.dumps({"version": 2, "shards": entries}, sort_keys=True).encode()
 
 

@@ -23,6 +23,8 @@ _BATCH_BYTES = 2 << 20
 _PROBE_ROWS = 64
 _FEW_ROWS = 1024
 _BUFFER_BYTES = 1 << 20
+_WRITER_BYTES = 12 << 20
+"""A row group of 4 MiB, and what encoding it takes."""
 
 
 class Parquet:
@@ -65,6 +67,10 @@ class Parquet:
         Raises:
             RecordError: a later sample does not fit them.
         """
+        return self.write_within(samples, file, _WRITER_BYTES)
+
+    def write_within(self, samples: Iterable[Sample], file: BinaryIO, memory_bytes: int) -> int:
+        """Write smaller row groups where `memory_bytes` asks for it."""
         import pyarrow.parquet as pq
 
         return write_tables(
@@ -72,6 +78,7 @@ class Parquet:
             "Parquet",
             lambda schema: pq.ParquetWriter(file, schema, compression="zstd"),
             lambda writer, table: writer.write_table(table, row_group_size=1 << 30),
+            table_bytes=min(_WRITER_BYTES, memory_bytes) // 3,
         )
 
 

@@ -1,0 +1,196 @@
+"""Where a sharded dataset goes: its store, its work folder on this machine, its index and its end.
+
+Local outputs keep their work (progress, unfinished chunks) in hidden names beside the shards, so that
+finished chunks are renamed into place; the others in the state folder of this machine.
+"""
+
+import functools
+import hashlib
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tools_utilities.chunk_publisher import Uploader, move_into
+from tools_utilities.dataset_location import locate_dataset
+from tools_utilities.dataset_metadata import (
+    encode_metadata,
+    flat_manifest,
+    master_metadata,
+    shard_chunks,
+    shard_metadata,
+)
+from tools_utilities.errors import ChangedError, DataNotFoundError, ObjectNotFoundError, UsageError
+from tools_utilities.manifest import FLAT, MASTER, Chunk, encode_manifest
+from tools_utilities.object_store import ObjectStore, open_store
+from tools_utilities.peer_indexes import peer_index
+from tools_utilities.sharded_dataset import Publisher, ShardingPlan
+from tools_utilities.sharding_progress import Header, Progress, Round, difference
+
+STAGING = ".quark-staging"
+PROGRESS = ".quark-progress.jsonl"
+FINISHED = ".quark-finished.json"
+
+
+class ShardingOutput:
+    """The output of one run."""
+
+    def __init__(
+        self,
+        output_dir: str,
+        plan: ShardingPlan,
+        *,
+        state_dir: Path | None = None,
+        endpoint_url: str | None = None,
+        profile: str | None = None,
+    ) -> None:
+        self._plan = plan
+        self._name = output_dir
+        folder = output_dir
+        if plan.layout == "file":
+            folder = output_dir.rpartition("/")[0] or "."
+        spec, self._prefix = locate_dataset(folder, endpoint_url=endpoint_url, profile=profile)
+        self._store: ObjectStore = open_store(spec)
+        self._local: Path | None = None
+        if spec.uri.startswith("file://"):
+            self._local = Path(spec.uri.removeprefix("file://"))
+            hidden = f".quark-{plan.name}" if plan.layout == "file" else ""
+            self.work_folder = self._local / hidden
+        else:
+            base = state_dir or Path.home() / ".local/state/quark/sharding"
+            identity = f"{spec.endpoint_url or ''} {output_dir.rstrip('/')}"
+            self.work_folder = base / hashlib.sha256(identity.encode()).hexdigest()[:24]
+        self.progress = Progress(self.work_folder / PROGRESS)
+
+    @property
+    def staging(self) -> Path:
+        """Where unfinished chunks and other temporary files are; removed at the end."""
+        return self.work_folder / STAGING
+
+    def publisher(self) -> Publisher:
+        """Return what takes finished chunks."""
+        publish = (
+            functools.partial(move_into, self._local)
+            if self._local is not None
+            else Uploader(self._store, self._prefix)
+        )
+        return Publisher(self.staging, publish)
+
+    def clean(self) -> None:
+        """Remove the parts of uploads that a killed run left in the store."""
+        length = len(self._prefix)
+        self._store.abandon_uploads(self._prefix, lambda key: self._plan.owns(key[length:]))
+
+    def finished(self, header: Header) -> dict[str, Any] | None:
+        """Return the summary of the same run, finished earlier; None when there is none.
+
+        Raises:
+            UsageError: another dataset is there.
+            ChangedError: it was made from a source that changed since.
+        """
+        if self._plan.layout == "file":
+            if not self.progress.begun and self._read(self._plan.name, limit=0) is not None:
+                raise UsageError(
+                    f"{self._name} exists", hint="Choose another name, or delete it first."
+                )
+            return None
+        index = self._read(self._index_names()[-1])
+        if index is None:
+            return None
+        marker = self._read(FINISHED)
+        done = None if marker is None else msgspec.json.decode(marker, type=Header)
+        if done is None or (done != header and done.fingerprint == header.fingerprint):
+            what = "nobody knows what" if done is None else difference(done, header)
+            raise UsageError(
+                f"{self._name}: holds a dataset made from something else or with other settings "
+                f"({what})",
+                hint="Choose another --output_dir, or delete that one first.",
+            )
+        if done != header:
+            raise ChangedError(
+                f"{self._name}: made from {difference(done, header)}",
+                hint="Choose another --output_dir, or delete that one first.",
+            )
+        found = [msgspec.json.decode(self._read(name) or b"{}") for name in self._index_names()]
+        return _summary(found)
+
+    def _index_names(self) -> list[str]:
+        if self._plan.layout == "flat":
+            return [FLAT]
+        return [side + MASTER for side in self._plan.sides()]
+
+    def finish(self, rounds: Sequence[Round], header: Header) -> dict[str, Any]:
+        """Write the metadata, the index last, and forget the work; returns the summary."""
+        if self._plan.layout == "file":
+            summary = {"total_tasks": rounds[-1].samples, "num_shards": 1}
+        elif self._plan.layout == "flat":
+            summary = self._write_flat(rounds, header)
+        else:
+            summary = self._write_folders(rounds, header)
+        self.progress.remove()
+        shutil.rmtree(self.staging, ignore_errors=True)
+        if self._plan.layout == "file" or self._local is None:
+            shutil.rmtree(self.work_folder, ignore_errors=True)
+        return summary
+
+    def _write_flat(self, rounds: Sequence[Round], header: Header) -> dict[str, Any]:
+        manifest = flat_manifest(rounds, self._prefix)
+        chunks = [chunk for shard in manifest.shards for chunk in shard.chunks]
+        self._write_peer_index("", chunks)
+        self._store.put(self._prefix + FINISHED, msgspec.json.encode(header))
+        # The index last: its presence means every shard arrived.
+        content = encode_manifest(manifest)
+        self._store.put(self._prefix + FLAT, content)
+        return _summary([msgspec.json.decode(content)])
+
+    def _write_folders(self, rounds: Sequence[Round], header: Header) -> dict[str, Any]:
+        masters = {}
+        for side, numbers in self._plan.sides().items():
+            shards = shard_chunks(rounds, numbers)
+            for number, chunks in enumerate(shards):
+                folder = f"{side}shard_{number:03d}/"
+                if chunks:
+                    self._write_peer_index(folder, chunks)
+                content = encode_metadata(shard_metadata(number, len(shards), chunks))
+                self._store.put(f"{self._prefix}{folder}metadata.json", content)
+            masters[side] = master_metadata(shards, self._plan.chunk_bytes, rounds[0].schema)
+        self._store.put(self._prefix + FINISHED, msgspec.json.encode(header))
+        for side, master in masters.items():
+            self._store.put(f"{self._prefix}{side}{MASTER}", encode_metadata(master))
+        return _summary(list(masters.values()))
+
+    def _write_peer_index(self, folder: str, chunks: Sequence[Chunk]) -> None:
+        index = peer_index(self._plan.format, chunks, self._range)
+        if index is not None:
+            self._store.put(f"{self._prefix}{folder}index.json", index)
+
+    def _range(self, name: str, start: int, end: int) -> bytes:
+        body = self._store.get(self._prefix + name, start=start, end=end)
+        try:
+            return b"".join(body)
+        finally:
+            body.close()
+
+    def _read(self, name: str, *, limit: int | None = None) -> bytes | None:
+        try:
+            body = self._store.get(self._prefix + name, end=limit)
+        except (ObjectNotFoundError, DataNotFoundError):
+            return None
+        try:
+            return b"".join(body)
+        finally:
+            body.close()
+
+
+def _summary(indexes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the master metadata, or what it would say; of two sides, their sums."""
+    if len(indexes) == 1 and "total_tasks" in indexes[0]:
+        return indexes[0]
+    return {
+        "total_tasks": sum(
+            index.get("total_tasks", index.get("num_samples", 0)) for index in indexes
+        ),
+        "num_shards": sum(len(index["shards"]) for index in indexes),
+    }
