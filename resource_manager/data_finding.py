@@ -14,6 +14,7 @@ import msgspec
 from brain.ml.text_rule import choose_text_rule, has_tokens
 from brain.ml.training_job import DataSource
 from resource_manager.group_choice import Chooser, choose_groups, validation_siblings
+from resource_manager.order_looking import OrderLook, look_at_order
 from resource_manager.plan import PlannedData
 from tools_utilities.decode_probe import probe
 from tools_utilities.errors import DataError, DataNotFoundError, QuarkError
@@ -61,6 +62,8 @@ class FoundData(msgspec.Struct, frozen=True, kw_only=True):
     samples: tuple[Sample, ...]
     """A few decoded records of the first training group."""
     notes: tuple[str, ...] = ()
+    looks: tuple[OrderLook | None, ...] = ()
+    """How the samples of each training group lie in its shards."""
 
 
 class NoGroupsError(DataNotFoundError):
@@ -126,6 +129,7 @@ class DataFinder:
             planned=tuple(found.planned for found in (*train, *val)),
             samples=train[0].samples,
             notes=tuple(target.note for target in targets if target.note),
+            looks=tuple(found.look for found in train),
         )
 
     def validation(self, target: DataTarget, *, wanted: Any = None) -> FoundData:
@@ -158,6 +162,7 @@ class DataFinder:
             val=tuple(one.source for one in beside),
             planned=tuple(one.planned for one in both),
             samples=both[0].samples if both else (),
+            looks=tuple(one.look for one in found),
         )
 
     def objects(self, source: DataSource) -> list[ObjectInfo]:
@@ -256,6 +261,8 @@ class DataFinder:
     ) -> "_Found":
         with self._working(f"reading a few records of {source.prefix}"):
             found = probe(store, infos)
+            folder = source.prefix[: source.prefix.rfind("/") + 1]
+            look = look_at_order(store, infos, folder) if role == "train" else None
         if found.decodes is False:
             raise _undecodable(source, found.message, found.error)
         sizes = sorted(info.size_bytes for info in infos)
@@ -274,7 +281,7 @@ class DataFinder:
             records_decoded=found.num_records,
             why=why,
         )
-        return _Found(source=source, planned=planned, samples=found.samples)
+        return _Found(source=source, planned=planned, samples=found.samples, look=look)
 
 
 def _only_validation(found: Sequence["_Found"], note: str) -> FoundData:
@@ -291,6 +298,7 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
     source: DataSource
     planned: PlannedData
     samples: tuple[Sample, ...]
+    look: OrderLook | None = None
 
 
 def text_of(

@@ -11,6 +11,7 @@ import brain.ml.models
 from brain.ml.training_job import TrainingJob, load_job
 from resource_manager.data_finding import FoundData, text_of
 from resource_manager.job_settings import changed_fields, job_fields, planned_settings
+from resource_manager.order_looking import with_shuffle
 from resource_manager.plan import (
     Plan,
     cache_warnings,
@@ -18,6 +19,7 @@ from resource_manager.plan import (
     limits_of,
     parameters_of,
     request_warnings,
+    shuffle_warnings,
     steps_of,
 )
 from resource_manager.runs import list_runs, new_run_name
@@ -123,8 +125,10 @@ def make_plan(
     rule, text_bytes = text_of(data.samples, text_key=job.text_key, template=job.template)
     steps, known = steps_of(job, data.planned, text_bytes)
     filesystem = filesystem_of(job.cache_dir, mounts()) if job.cache_dir else ""
+    planned = with_shuffle(job, data)
     warnings = [
-        *request_warnings(job, data.planned),
+        *request_warnings(job, planned),
+        *shuffle_warnings(planned),
         *cache_warnings(job.cache_dir, filesystem),
         *settings.warnings,
     ]
@@ -136,7 +140,7 @@ def make_plan(
         model=job.model,
         layers=job.layers,
         parameters=parameters_of(job),
-        data=data.planned,
+        data=planned,
         text=rule,
         where="local",
         device=job.device or "best of this machine",

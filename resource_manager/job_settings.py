@@ -8,8 +8,8 @@ from tools_utilities.errors import UsageError
 from tools_utilities.settings import Settings
 
 SAME_NAME = (
-    "cache_policy", "prefetch", "fetch_concurrency", "workers", "shuffle", "seed", "partition",
-    "equalize", "max_drop", "on_bad", "bad_budget", "on_missing", "allow_changed", "allow_nan",
+    "cache_policy", "prefetch", "fetch_concurrency", "workers", "shuffle", "shuffle_mb", "seed",
+    "partition", "equalize", "max_drop", "on_bad", "bad_budget", "on_missing", "allow_changed", "allow_nan",
     "strict", "text_key", "template", "tokenizer", "vocab_size", "seq_len", "pad_id", "eos_id", "overlong",
     "layers", "max_steps", "max_tokens", "max_samples", "max_seconds", "grad_accum", "lr",
     "schedule", "warmup_steps", "optimizer", "weight_decay", "grad_clip", "precision", "compile",

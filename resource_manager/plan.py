@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from brain.ml.dataset_shards.shuffle_figures import ShuffleQuality
 from brain.ml.training_job import DataSource, TrainingJob
 
 MAX_GETS_PER_SECOND = 3000
@@ -15,6 +16,8 @@ REQUEST_SECONDS = 0.02
 """Assumed time to the first byte of a GET."""
 STREAM_BYTES_PER_SECOND = 50e6
 """Assumed rate of one connection."""
+LEAST_MIXING = 0.5
+"""Of the shards that a full shuffle brings into a batch; sorted data with fewer is warned of."""
 NETWORK_FILESYSTEMS = ("nfs", "cifs", "smb", "fuse", "9p", "lustre", "ceph")
 
 
@@ -38,6 +41,10 @@ class PlannedData(msgspec.Struct, frozen=True, kw_only=True):
     records_decoded: int = 0
     why: str = ""
     """How it came to be used: the only group, picked, beside the training data."""
+    shuffle: ShuffleQuality | None = None
+    """How well its order mixes; None: not known, or read in file order."""
+    sorted_by: str = ""
+    """Why its samples seem to lie sorted in the shards; empty: no sign of it."""
 
 
 class PlannedSetting(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,6 +164,22 @@ def request_warnings(job: TrainingJob, data: tuple[PlannedData, ...]) -> list[st
             warnings.append(
                 f"{item.prefix}: up to {rate:,.0f} GET/s on one prefix (over"
                 f" {MAX_GETS_PER_SECOND:,}); shards of {2 * mean_bytes / 1024:,.0f} KiB halve it"
+            )
+    return warnings
+
+
+def shuffle_warnings(data: tuple[PlannedData, ...]) -> list[str]:
+    """Return a warning for each group that lies sorted and is mixed over too few shards."""
+    warnings = []
+    for item in data:
+        found = item.shuffle
+        if found is None or not item.sorted_by:
+            continue
+        if found.mixing < LEAST_MIXING or found.displacement < LEAST_MIXING:
+            warnings.append(
+                f"{item.prefix}: {item.sorted_by}, so it is sorted, and a batch mixes about"
+                f" {found.batch_shards:.1f} of the {found.full_batch_shards:.1f} shards of a full"
+                " shuffle: write more, smaller shards, shuffle before sharding, or raise shuffle_mb"
             )
     return warnings
 

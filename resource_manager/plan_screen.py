@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from brain.ml.dataset_shards.shuffle_figures import ShuffleQuality
 from resource_manager.plan import Plan, PlannedData
 from tools_utilities.terminal_text import (
     Line,
@@ -34,6 +35,8 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     for item in shown:
         yield "data" if item.role == "train" else item.role, f"{item.store}/{item.prefix}"
         yield "", _about(item)
+        if item.shuffle is not None:
+            yield "", _mixing(item.shuffle)
     if len(plan.data) > len(shown):
         yield "", f"and {len(plan.data) - len(shown)} more groups"
     if not any(item.role == "validation" for item in plan.data):
@@ -66,6 +69,21 @@ def _about(item: PlannedData) -> str:
     if item.records_decoded:
         facts.append(f"{item.records_decoded} records decoded")
     return " · ".join(facts) + (f" ({item.why})" if item.why else "")
+
+
+def _mixing(found: ShuffleQuality) -> str:
+    if not found.shuffled:
+        return "in file order"
+    window = f"{found.lanes} lanes of {found.window_splits}"
+    batch = f"{found.batch_shards:.1f} shards in a batch of {found.batch_size}"
+    return " · ".join(
+        [
+            f"mixed over {found.open_splits} splits ({human_bytes(found.open_bytes)}), {window}",
+            f"{found.same_shard:.1%} of neighbours from one shard",
+            f"displacement {found.displacement:.2f} of a full shuffle's",
+            f"{batch} (full shuffle {found.full_batch_shards:.1f})",
+        ]
+    )
 
 
 def _model(plan: Plan) -> str:

@@ -157,6 +157,37 @@ def first_records(
     return _first_records(store, info, options or ReadOptions(), count)
 
 
+def edge_records(
+    store: ObjectStore, info: ObjectInfo, options: ReadOptions | None = None
+) -> tuple[list[Sample], list[Sample]]:
+    """Return the first and the last few records of an object; no last ones where it cannot be cut.
+
+    Raises:
+        TooLargeError: its first record cannot be had within MAX_BYTES.
+        DataError: it cannot be decoded.
+    """
+    options = with_litdata_index(store, [info], options or ReadOptions())
+    first = _first_records(store, info, options)
+    shard_format = format_of(info.key)
+    if shard_format is None:
+        return first, []
+    shard = RangeBytes(store, info)
+    try:
+        splits = shard_format.plan_splits(
+            info, lambda start, end: bytes(shard.read(start, end)), _SPLIT_BYTES, options
+        )
+        opened = shard_format.open_split(shard, splits[-1], options)
+        try:
+            start = max(0, opened.num_samples - MAX_RECORDS)
+            return first, opened.read(range(start, opened.num_samples))
+        finally:
+            opened.close()
+    except TooLargeError:
+        return first, []
+    finally:
+        shard.close()
+
+
 def _one_line(error: QuarkError) -> str:
     if isinstance(error, AccessError):
         return f"may not be read: {error}"

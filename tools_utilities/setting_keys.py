@@ -97,6 +97,13 @@ SETTING_KEYS: tuple[SettingKey, ...] = (
     ),
     _slot("workers", "int", "Loader worker processes a rank.", default=0, minimum=0),
     _slot("shuffle", "bool", "Shuffle the training data.", default=True),
+    _key(
+        "shuffle_mb",
+        "float",
+        "MB of shards open at a time to mix over; unset: 151, more where files cannot be cut.",
+        minimum=0,
+        exclusive=True,
+    ),
     _slot("seed", "int", "Seed of order and weights.", default=42, minimum=0),
     _slot(
         "partition",
@@ -131,7 +138,9 @@ SETTING_KEYS: tuple[SettingKey, ...] = (
         default="fail",
         choices=("fail", "skip"),
     ),
-    _key("bad_budget", "int", "Records that on_bad=skip may skip.", default=1000, minimum=0),
+    _key(
+        "bad_budget", "int", "Records that on_bad=skip may skip in an epoch; unset: 1000.", minimum=0
+    ),
     _key(
         "on_missing",
         "choice",

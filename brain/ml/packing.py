@@ -64,7 +64,8 @@ class PackedText(msgspec.Struct, frozen=True, kw_only=True):
     seq_len: int
     on_bad: str = "fail"
     bad_budget: int = 0
-    """Records of a split that `on_bad=skip` may leave out; counted in `skipped` as `bad`."""
+    """Records that `on_bad=skip` may leave out; counted in `skipped` as `bad`. Of a split here, of
+    an epoch by the stream."""
 
     @property
     def identity(self) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from brain.ml.dataset_shards.shuffle_order import SPLIT_BYTES
 from brain.ml.dataset_shards.split_source import SplitView, StoreSource
+from brain.ml.dataset_shards.stream_config import bad_budget_of
 from brain.ml.dataset_shards.stream_dataset import StreamDataset
 from brain.ml.dataset_shards.stream_loader import StreamLoader
 from brain.ml.packing import PackedText, TokenRun, TokenSequences
@@ -111,6 +112,7 @@ class TokenSource:
             bad_budget=job.bad_budget,
             on_missing=job.on_missing,
             allow_changed=job.allow_changed,
+            shuffle_bytes=job.shuffle_bytes,
             options=self.options,
             view=self.view,
         )
@@ -168,7 +170,7 @@ class TokenSource:
             eos_id=job.eos_id,
             seq_len=job.seq_len,
             on_bad=job.on_bad,
-            bad_budget=job.bad_budget,
+            bad_budget=bad_budget_of(job.on_bad, job.bad_budget),
         )
 
     def _first_record(self) -> tuple[str, Sample]:

@@ -53,13 +53,16 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     fetch_concurrency: int = 8
     workers: int = 0
     shuffle: bool = True
+    shuffle_mb: float | None = None
+    """Megabytes of shards that are open together, to mix over; None: 144 MiB, or up to 1 GiB."""
     seed: int = 42
     partition: str = "round_robin"
     partition_options: dict[str, Any] = {}
     equalize: str = "drop"
     max_drop: float = 0.01
     on_bad: str = "fail"
-    bad_budget: int = 1000
+    bad_budget: int | None = None
+    """Records that `on_bad=skip` may skip in an epoch; None: 1,000."""
     on_missing: str = "fail"
     allow_changed: bool = False
     allow_nan: bool = False
@@ -113,6 +116,11 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Measure the loss of `init_from` on `val` and train nothing; `train` is empty."""
     detach: bool = False
     """The run goes on when whoever launched it ends."""
+
+    @property
+    def shuffle_bytes(self) -> int | None:
+        """`shuffle_mb` in bytes."""
+        return None if self.shuffle_mb is None else max(1, round(self.shuffle_mb * 1e6))
 
 
 def save_job(job: TrainingJob, path: Path) -> None:

@@ -15,6 +15,10 @@ _CHOICES = {
 }
 
 
+SKIPPED = 1000
+"""Records that `on_bad=skip` skips in an epoch before it is an error, unless a number is given."""
+
+
 class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a stream; see StreamDataset."""
 
@@ -27,9 +31,12 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     equalize: str = "drop"
     max_drop: float = 0.01
     on_bad: str = "fail"
-    bad_budget: int = 1000
+    bad_budget: int | None = None
+    """Records that may be skipped in an epoch; None: none while `on_bad` is `fail`, else `SKIPPED`."""
     on_missing: str = "fail"
     allow_changed: bool = False
+    shuffle_bytes: int | None = None
+    """Budget over the open splits that samples are mixed over; None: `shuffle_order.py`'s own."""
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -43,13 +50,19 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise _bad("batch_size", self.batch_size, "at least 1")
         if self.prefetch != "auto" and not (isinstance(self.prefetch, int) and self.prefetch >= 0):
             raise _bad("prefetch", self.prefetch, "`auto` or a number of shards")
-        if self.bad_budget < 0:
+        if self.bad_budget is not None and self.bad_budget < 0:
             raise _bad("bad_budget", self.bad_budget, "at least 0")
+        if self.shuffle_bytes is not None and self.shuffle_bytes < 1:
+            raise _bad("shuffle_bytes", self.shuffle_bytes, "at least 1")
 
     @property
     def tolerance(self) -> Tolerance:
         """What is skipped instead of raised."""
-        return Tolerance(on_bad=self.on_bad, bad_budget=self.bad_budget, on_missing=self.on_missing)
+        return Tolerance(
+            on_bad=self.on_bad,
+            bad_budget=bad_budget_of(self.on_bad, self.bad_budget),
+            on_missing=self.on_missing,
+        )
 
     @property
     def order_partition(self) -> dict[str, Any] | None:
@@ -58,6 +71,13 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
             return None
         options = msgspec.to_builtins(self.partition_options)
         return {"name": self.partition, "options": options}
+
+
+def bad_budget_of(on_bad: str, said: int | None) -> int:
+    """Return how many records may be skipped: none unless that was asked for."""
+    if on_bad != "skip":
+        return 0
+    return SKIPPED if said is None else said
 
 
 def _bad(name: str, value: object, accepted: str) -> UsageError:

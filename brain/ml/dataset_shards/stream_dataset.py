@@ -9,7 +9,7 @@ state is exact with worker processes too.
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -67,9 +67,10 @@ class StreamDataset(IterableDataset[Any]):
         equalize: str = "drop",
         max_drop: float = 0.01,
         on_bad: str = "fail",
-        bad_budget: int = 1000,
+        bad_budget: int | None = None,
         on_missing: str = "fail",
         allow_changed: bool = False,
+        shuffle_bytes: int | None = None,
         options: ReadOptions | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -92,9 +93,10 @@ class StreamDataset(IterableDataset[Any]):
             equalize: How all ranks come to the same number of samples: `drop`, `pad` or `none`.
             max_drop: Largest share of an epoch that a strategy may drop for equal numbers.
             on_bad: `fail` or `skip` where a record cannot be read …
-            bad_budget: … at most so many times an epoch.
+            bad_budget: … at most so many times an epoch; None: 1,000.
             on_missing: `fail` or `skip` where an object is gone since it was listed.
             allow_changed: Load states that were saved on other data.
+            shuffle_bytes: Of open splits to mix over; None: 144 MiB, 1 GiB of what cannot be cut.
             options: How records are read.
             rank: This process's rank; None: torch.distributed's, or the launcher's.
             world_size: How many ranks there are.
@@ -118,6 +120,7 @@ class StreamDataset(IterableDataset[Any]):
             bad_budget=bad_budget,
             on_missing=on_missing,
             allow_changed=allow_changed,
+            shuffle_bytes=shuffle_bytes,
         )
         self._request = IndexRequest(
             prefix=prefix,
@@ -128,6 +131,7 @@ class StreamDataset(IterableDataset[Any]):
             view_identity=None if view is None else view.identity,
             partition=self.config.order_partition,
             skip_missing=on_missing == "skip",
+            open_bytes=shuffle_bytes,
         )
         self._manager: ShardReader | None = manager
         self._index: StreamIndex | None = None
@@ -158,8 +162,9 @@ class StreamDataset(IterableDataset[Any]):
     def _hold(self, samples: Sequence[Any], config: StreamConfig) -> None:
         self.config, self._manager = config, None
         self._source = SequenceSource(samples)
-        partition = config.order_partition
-        self._index = index_sequence(len(samples), shuffle=config.shuffle, partition=partition)
+        self._index = index_sequence(
+            len(samples), shuffle=config.shuffle, partition=config.order_partition
+        )
 
     def _set_up(self, rank: int | None, world_size: int | None) -> None:
         self._place = None if rank is None and world_size is None else find_place(rank, world_size)
@@ -240,7 +245,7 @@ class StreamDataset(IterableDataset[Any]):
     def index(self) -> StreamIndex:
         """What is known of the data; made by listing it, once."""
         if self._index is None:
-            manager = self._manager_or_fail()
+            manager = cast("Any", self._manager)  # a stream without one has its index already
             self._index = index_store(
                 manager.store, manager.read_range, self._request, self._counts_folder()
             )
@@ -389,11 +394,6 @@ class StreamDataset(IterableDataset[Any]):
             "_place": self.place,
             "_totals": StreamTotals(),
         }
-
-    def _manager_or_fail(self) -> Any:
-        if self._manager is None:
-            raise UsageError("a stream of samples in memory has no store")
-        return self._manager
 
     def _counts_folder(self) -> Path | None:
         folder = getattr(self._manager, "cache_dir", None)

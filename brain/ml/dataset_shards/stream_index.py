@@ -57,6 +57,8 @@ class IndexRequest:
     partition: dict[str, Any] | None = None
     """What a partition strategy adds to the order; None for round_robin."""
     skip_missing: bool = False
+    open_bytes: int | None = None
+    """Budget over the open splits, where one was set."""
 
     @property
     def folder(self) -> str:
@@ -132,7 +134,7 @@ def index_store(
     if chunks:
         infos = PackedObjects(_with_checksum(info, chunks.get(info.key)) for info in infos)
     table = SplitTable(infos, _plan_all(infos, read, request))
-    shape = choose_shape(table.num_bytes, shuffle=request.shuffle)
+    shape = choose_shape(table.num_bytes, shuffle=request.shuffle, open_bytes=request.open_bytes)
     settings = {
         "order_version": ORDER_VERSION,
         "shuffle": request.shuffle,

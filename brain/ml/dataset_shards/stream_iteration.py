@@ -1,7 +1,7 @@
 """One `iter()` of a stream in one reader: delivers samples or batches, and always knows where it stands."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -75,6 +75,8 @@ class Iteration:
         """Samples delivered; in `totals` once a pass has ended."""
         self._finished = False
         self._usable_batch = 1
+        self._left_out = 0
+        """Bad records that a view has left out of the splits opened so far."""
 
     @property
     def start(self) -> EpochStart:
@@ -184,10 +186,13 @@ class Iteration:
         return samples - samples % self._usable_batch == 0
 
     def _read(self) -> Iterator[Block]:
-        reader, started = self._reader, time.perf_counter()
+        reader, started, self._left_out = self._reader, time.perf_counter(), 0
         unknown = int((self._index.counts < 0).sum())
         try:
-            yield from reader.blocks()
+            for block in reader.blocks():
+                self._count_dropped(reader.seen)
+                yield block
+            self._count_dropped(reader.seen)
             self._index.check_manifest()
         finally:
             reader.close()
@@ -217,8 +222,24 @@ class Iteration:
             raise error
         self._totals.bad += 1
         if self._clock.count_bad(self.turn) > tolerance.bad_budget:
-            raise DataError(
-                f"more than {tolerance.bad_budget} records cannot be read; the last: {error}",
-                hint="Repair the data, or raise bad_budget.",
-                **error.detail,
+            raise too_many_bad(
+                tolerance.bad_budget, f"; the last: {error}", error.detail
             ) from error
+
+    def _count_dropped(self, seen: EpochCounts) -> None:
+        """Count the bad records that a view left out of its splits, within the same budget."""
+        left_out = seen.skipped.get("bad", 0)
+        while self._left_out < left_out:
+            self._left_out += 1
+            budget = self._plan.tolerance.bad_budget
+            if self._clock.count_bad(self.turn) > budget:
+                raise too_many_bad(budget)
+
+
+def too_many_bad(budget: int, last: str = "", detail: Mapping[str, Any] | None = None) -> DataError:
+    """Return the error of an epoch with more bad records than are let through."""
+    return DataError(
+        f"more than {budget} records of an epoch cannot be read{last}",
+        hint="Repair the data, or raise bad_budget.",
+        **(detail or {}),
+    )
