@@ -7,10 +7,13 @@ with StubS3({"data/a.jsonl": b"..."}) as s3:  # list, head, get with ranges and 
     s3.script = lambda request: Reply(403, ...) if request.key == "data/a.jsonl" else None
 """
 
+import fcntl
 import hashlib
 import re
 import socket
 import struct
+import sys
+import termios
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -172,9 +175,20 @@ class StubServer:
         while how == "stall" and not self._stopping:
             time.sleep(0.02)
         if how == "reset":
+            self._drain(handler.connection)
             linger = struct.pack("ii", 1, 0)  # closing discards and sends RST
             handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             handler.connection.close()
+
+    def _drain(self, connection: socket.socket) -> None:
+        """Wait until the other side's kernel has all that was sent: a reset would take it back."""
+        deadline = time.monotonic() + 10
+        left = bytearray(4)
+        while time.monotonic() < deadline and not self._stopping:
+            fcntl.ioctl(connection, termios.TIOCOUTQ, left)
+            if not int.from_bytes(left, sys.byteorder):
+                return
+            time.sleep(0.002)
 
     def _pause(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
