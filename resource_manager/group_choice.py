@@ -36,6 +36,11 @@ def choose_groups(
     return chosen, "chosen"
 
 
+def picked_flag(groups: Sequence[ShardGroup], chosen: Sequence[ShardGroup]) -> str:
+    """Return the flag that makes the same choice among `groups` without asking."""
+    return f"--groups {','.join(str(groups.index(one) + 1) for one in chosen)}"
+
+
 def _wanted_indices(groups: Sequence[ShardGroup], wanted: Mapping[str, Any] | str) -> list[int]:
     sizes = [group.total_bytes for group in groups]
     if isinstance(wanted, str):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from brain.ml.dataset_shards.partition_strategy import find_strategy
 from brain.ml.training_job import Every, TrainingJob
 from resource_manager.plan import PlannedSetting
 from tools_utilities.errors import UsageError
@@ -9,7 +10,7 @@ from tools_utilities.settings import Settings
 
 SAME_NAME = (
     "cache_policy", "prefetch", "fetch_concurrency", "workers", "shuffle", "shuffle_mb", "seed",
-    "partition", "equalize", "max_drop", "on_bad", "bad_budget", "on_missing", "allow_changed", "allow_nan",
+    "mix_stop", "stall_seconds", "partition", "equalize", "max_drop", "on_bad", "bad_budget", "on_missing", "allow_changed", "allow_nan",
     "strict", "text_key", "template", "tokenizer", "vocab_size", "seq_len", "pad_id", "eos_id", "overlong",
     "layers", "max_steps", "max_tokens", "max_samples", "max_seconds", "grad_accum", "lr",
     "schedule", "warmup_steps", "optimizer", "weight_decay", "grad_clip", "precision", "compile",
@@ -39,6 +40,7 @@ def job_fields(settings: Settings) -> dict[str, Any]:
     fields["resume"] = "auto" if settings.value("resume") == "auto" else None
     fields["partition_options"] = _partition_options(settings)
     _refuse_rented(settings)
+    find_strategy(settings.value("partition"))  # `adaptive` is not for training
     return fields
 
 

@@ -14,12 +14,12 @@ import msgspec
 from brain.ml.training_job import TrainingJob
 from resource_manager.data_actions import DataActions
 from resource_manager.data_finding import DataFinder, FoundData, Limits, NoGroupsError
-from resource_manager.group_choice import Chooser, choices_of, several_groups_error
+from resource_manager.group_choice import Chooser, choices_of, picked_flag, several_groups_error
 from resource_manager.job_making import check_cache_folder, make_job, make_plan, out_dir_of
 from resource_manager.job_settings import changed_fields
 from resource_manager.launch_target import LaunchTarget
 from resource_manager.launching import start_run
-from resource_manager.plan import Plan
+from resource_manager.plan import Plan, with_groups
 from resource_manager.plan_screen import plan_lines
 from resource_manager.relative_values import make_absolute
 from resource_manager.run_actions import Spoken
@@ -77,6 +77,8 @@ class ResourceManager(DataActions):
         self._start_dir = start_dir or (settings.start_dir if settings else Path.cwd())
         self._target = target
         self._options = options or CommandOptions()
+        self._group_flags: set[str] = set()
+        """`--groups` flags that make the choices that were made by hand."""
 
     def run_training_job(
         self,
@@ -129,6 +131,7 @@ class ResourceManager(DataActions):
 
     def _start(self, job: TrainingJob, plan: Plan, *, plan_only: bool) -> int:
         """Show the plan, ask, launch and watch."""
+        plan = with_groups(plan, self._options.groups, self._group_flags)
         plan_only = plan_only or self._options.plan_only
         if plan_only and self._options.plan_file is not None:
             self._save_plan(self._options.plan_file, job, plan)
@@ -264,6 +267,11 @@ class ResourceManager(DataActions):
         finder: DataFinder
 
         def ask(groups: Sequence[ShardGroup]) -> Sequence[ShardGroup]:
+            chosen = choose(groups)
+            self._group_flags.add(picked_flag(groups, chosen))
+            return chosen
+
+        def choose(groups: Sequence[ShardGroup]) -> Sequence[ShardGroup]:
             if self._choose is not None:
                 return self._choose(groups)
             if not self.console.can_ask:

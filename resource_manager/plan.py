@@ -209,6 +209,18 @@ def filesystem_of(path: str, mounts: str) -> str:
     return kind
 
 
+def with_groups(plan: Plan, said: str | None, picked: set[str]) -> Plan:
+    """Return a plan whose command also makes the choice of groups: as said by flag, or by hand.
+
+    Different choices for several paths have no one flag; the plan then shows no command.
+    """
+    flags = picked or ({f"--groups {said}"} if said is not None else set())
+    if plan.canonical is None or not flags:
+        return plan
+    command = f"{plan.canonical} {flags.copy().pop()}" if len(flags) == 1 else None
+    return msgspec.structs.replace(plan, canonical=command)
+
+
 def data_source_name(source: DataSource) -> str:
     """Return a source as people write it: `s3://bucket/prefix`."""
     return f"{source.store.uri}/{source.prefix}"

@@ -98,6 +98,20 @@ SETTING_KEYS: tuple[SettingKey, ...] = (
     _slot("workers", "int", "Loader worker processes a rank.", default=0, minimum=0),
     _slot("shuffle", "bool", "Shuffle the training data.", default=True),
     _key(
+        "mix_stop",
+        "choice",
+        "When an epoch over several groups ends: with the last one, or the first that is through.",
+        default="all_exhausted",
+        choices=("all_exhausted", "first_exhausted"),
+    ),
+    _key(
+        "stall_seconds",
+        "float",
+        "Nothing moved for so long: write what is waited for and all stacks to the log; 0: never.",
+        default=60.0,
+        minimum=0,
+    ),
+    _key(
         "shuffle_mb",
         "float",
         "MB of shards open at a time to mix over; unset: 151, more where files cannot be cut.",
@@ -139,7 +153,10 @@ SETTING_KEYS: tuple[SettingKey, ...] = (
         choices=("fail", "skip"),
     ),
     _key(
-        "bad_budget", "int", "Records that on_bad=skip may skip in an epoch; unset: 1000.", minimum=0
+        "bad_budget",
+        "int",
+        "Records that on_bad=skip may skip in an epoch; unset: 1000.",
+        minimum=0,
     ),
     _key(
         "on_missing",

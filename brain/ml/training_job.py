@@ -44,6 +44,8 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     train: tuple[DataSource, ...]
     val: tuple[DataSource, ...] = ()
     weights: tuple[float, ...] | None = None
+    mix_stop: str = "all_exhausted"
+    """When an epoch over several training groups ends: `all_exhausted` or `first_exhausted`."""
 
     cache_dir: str | None = None
     """None: stream without a cache."""
@@ -52,6 +54,8 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     prefetch: int | None = None
     fetch_concurrency: int = 8
     workers: int = 0
+    stall_seconds: float = 60.0
+    """After so long without any movement all stacks are written to the log; 0: never."""
     shuffle: bool = True
     shuffle_mb: float | None = None
     """Megabytes of shards that are open together, to mix over; None: 144 MiB, or up to 1 GiB."""

@@ -64,7 +64,7 @@ def prepare(session: Session) -> Trainer:
     val = [TokenSource(job, data, tokenizer, training=False) for data in job.val]
     vocab_size = max(job.vocab_size or 0, tokenizer.vocab_size)
     check_special_ids(job.tokenizer, vocab_size, eos_id=job.eos_id, pad_id=job.pad_id)
-    stream = TrainingStream(train, per_rank)
+    stream = TrainingStream(train, per_rank, stop=job.mix_stop)
     shape = ModelShape(layers=job.layers, vocab_size=vocab_size, seq_len=job.seq_len)
     parts = _build_parts(job, shape, precision, device)
 

@@ -14,10 +14,12 @@ from brain.ml.token_source import TokenSource
 class TrainingStream(MixedStream):
     """Steps of training data: `take` returns their micro-batches. All ranks make the same calls."""
 
-    def __init__(self, sources: Sequence[TokenSource], batch_size: int) -> None:
-        """`batch_size`: sequences of one micro-batch of this rank."""
+    def __init__(
+        self, sources: Sequence[TokenSource], batch_size: int, *, stop: str = "all_exhausted"
+    ) -> None:
+        """`batch_size`: sequences of one micro-batch of this rank; `stop`: as of MixedStream."""
         loaders = [source.loader(batch_size) for source in sources]
-        super().__init__(loaders)
+        super().__init__(loaders, stop=stop)
         self._loaders = loaders
 
     def get_stats(self) -> dict[str, float]:

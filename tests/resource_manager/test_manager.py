@@ -8,8 +8,9 @@ import pytest
 
 from brain.ml.training_job import load_job
 from resource_manager.manager import CommandOptions, ResourceManager
-from resource_manager.plan import Plan
+from resource_manager.plan import Plan, with_groups
 from tests.projects import RecordingTarget, Said, make_manager, write_group
+from tests.resource_manager.test_plan import make_plan as plan_with
 from tools_utilities.errors import (
     ChangedError,
     DataNotFoundError,
@@ -299,3 +300,36 @@ def test_discover(project):
     for prefix in ("one/train-", "two/a/", "two/b/"):
         assert f"data/datasets/{prefix}" in out.getvalue()
     assert manager.discover(Said(data=["."])) == 0
+
+
+def test_the_command_of_a_plan_makes_the_choice_again(project):
+    for choose, options, flag in (
+        (lambda groups: [groups[1]], CommandOptions(), "--groups 2"),
+        (None, CommandOptions(groups="1,2"), "--groups 1,2"),
+    ):
+        manager, target, _, _ = make_manager(project, choose_shard_groups=choose, options=options)
+        assert manager.train(Said(data=["data/datasets/two"], max_steps=2)) == 0
+        path = Path(target.jobs[0].run_dir) / "plan.json"
+        plan = msgspec.json.decode(path.read_bytes(), type=Plan)
+        assert plan.canonical == f"canonical words {flag}"
+    manager, target, _, _ = make_manager(project)
+    manager.train(Said(data=["data/datasets/one"], max_steps=2))
+    path = Path(target.jobs[0].run_dir) / "plan.json"
+    assert msgspec.json.decode(path.read_bytes(), type=Plan).canonical == "canonical words"
+
+
+def test_two_choices_have_no_one_command():
+    plan = plan_with()
+    assert with_groups(plan, None, {"--groups 1", "--groups 2"}).canonical is None
+    assert with_groups(plan, None, set()) == plan
+
+
+def test_adaptive_is_refused_with_what_to_use_instead(project):
+    manager, target, _, _ = make_manager(project)
+    with pytest.raises(UsageError, match="adaptive") as caught:
+        manager.run_training_job(
+            dataset_local_path="data/datasets/one", overrides={"partition": "adaptive"}
+        )
+    assert "round_robin" in caught.value.hint
+    assert "process" in caught.value.hint
+    assert target.jobs == []

@@ -176,7 +176,14 @@ def test_one_epoch_unless_another_limit_is_given(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "overrides", [{"where": "vast"}, {"gpu_type": "A100"}, {"betas": "0.9"}, {"betas": "0.9,1.5"}]
+    "overrides",
+    [
+        {"where": "vast"},
+        {"partition": "adaptive"},
+        {"gpu_type": "A100"},
+        {"betas": "0.9"},
+        {"betas": "0.9,1.5"},
+    ],
 )
 def test_what_this_version_cannot_do_is_refused(tmp_path, overrides):
     with pytest.raises(UsageError):

@@ -15,7 +15,7 @@ from tools_utilities.terminal_text import plain
 
 GIVEN: dict[str, Any] = {
     "name": "fox-1", "layers": 2, "cache_dir": "/tmp", "cache_gb": 3.0, "cache_policy": "lru",  # noqa: S108 - never used
-    "prefetch": 3, "fetch_concurrency": 5, "workers": 1, "shuffle": False, "shuffle_mb": 64.0, "seed": 7,
+    "prefetch": 3, "fetch_concurrency": 5, "workers": 1, "shuffle": False, "shuffle_mb": 64.0, "seed": 7, "mix_stop": "first_exhausted", "stall_seconds": 9.0,
     "partition": "hash", "num_partitions": 4, "equalize": "pad", "max_drop": 0.5, "on_bad": "skip",
     "bad_budget": 9, "on_missing": "skip", "allow_changed": True, "allow_nan": True, "strict": True,
     "text_key": "text", "vocab_size": 300, "seq_len": 64, "pad_id": 1, "eos_id": 3,

@@ -62,6 +62,10 @@ class PartitionStrategy(Protocol):
         ...
 
 
+ADAPTIVE = "adaptive"
+"""Shards by claims, for batch jobs; known by name here to say so."""
+
+
 @cache
 def partition_strategies() -> dict[str, PartitionStrategy]:
     """Return every known strategy by name."""
@@ -72,8 +76,15 @@ def find_strategy(name: str) -> PartitionStrategy:
     """Return a strategy by name.
 
     Raises:
-        UsageError: nobody knows it.
+        UsageError: nobody knows it, or it is not for streams.
     """
+    if name == ADAPTIVE:
+        raise UsageError(
+            "partition=adaptive: faster workers take more, so ranks cannot make equal steps",
+            hint='A stream takes round_robin; for a batch job over claims: quark "process …".',
+            key="partition",
+            value=name,
+        )
     found = partition_strategies().get(name)
     if found is None:
         known = ", ".join(sorted(partition_strategies()))
