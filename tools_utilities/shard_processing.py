@@ -1,50 +1,41 @@
 """A function over every sample of a claimed shard, chunk by chunk, into the claim's own folder.
 
-Outputs are JSON lines under `<out>/<shard>/<gen>-<owner>/`, one file a chunk, each followed by a
-small `.done.json` that says what it was made of. A worker that takes a shard over copies the chunks
-that an earlier claim finished, so at most one chunk is worked twice. Readers follow only the
-`output` of completed records: what a lost claim left behind is never seen.
+Outputs lie under `<out>/<shard>/<gen>-<owner>/`, one file a chunk in the chunk's order, each followed
+by a small `.done.json` that says what it was made of. A worker that takes a shard over copies the
+chunks that an earlier claim finished, so at most one chunk is worked twice. Readers follow only the
+`output` of completed records: what a lost claim left behind is never seen. Memory is a split of the
+input and a few batches of results, whatever the chunk's size: results go to a local file first.
 """
 
+import contextlib
 import hashlib
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from tools_utilities.claim_record import ClaimRecord, output_folder
-from tools_utilities.errors import (
-    DataError,
-    DataNotFoundError,
-    ObjectNotFoundError,
-    QuarkError,
+from tools_utilities import batch_work
+from tools_utilities.batch_work import BadSample, BatchFunction, FunctionError, Work
+from tools_utilities.chunk_publisher import upload_to
+from tools_utilities.chunk_writer import (
+    ChunkWriter,
+    FormatChunkWriter,
+    LineChunkWriter,
+    WrittenChunk,
 )
+from tools_utilities.claim_record import ClaimRecord, output_folder
+from tools_utilities.errors import DataError, DataNotFoundError, ObjectNotFoundError
 from tools_utilities.manifest import Chunk, Shard
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.sample_source import SourceOptions
 from tools_utilities.sample_sources.stored import StoredRecords
-from tools_utilities.shard_format import Sample
+from tools_utilities.shard_format import Sample, shard_formats
 
-BatchFunction = Callable[[list[Sample]], Sequence[Any]]
-"""A batch of samples → one result a sample, in order; each a mapping or anything JSON can hold."""
+__all__ = ["BatchFunction", "FunctionError", "ShardOutput", "ShardProcessor", "Work"]
 
-
-class FunctionError(QuarkError):
-    """The user's function raised, or returned something that cannot be written."""
-
-
-class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What is done with every shard."""
-
-    function: BatchFunction
-    function_name: str
-    batch_size: int = 32
-
-    def fingerprint(self, chunk: Chunk) -> str:
-        """Return what a finished chunk must share with this work to be used again."""
-        made_of = (self.function_name, self.batch_size, chunk.key, chunk.num_samples)
-        content = (chunk.num_bytes, chunk.crc32c, chunk.sha256)
-        return hashlib.sha256(repr((made_of, content)).encode()).hexdigest()
+DONE = ".done.json"
 
 
 class DoneChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +45,8 @@ class DoneChunk(msgspec.Struct, frozen=True, kw_only=True):
     num_samples: int
     num_bytes: int
     sha256: str
+    crc32c: str = ""
+    bad: tuple[BadSample, ...] = ()
 
 
 class ShardOutput(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +58,28 @@ class ShardOutput(msgspec.Struct, frozen=True, kw_only=True):
     """SHA-256 over the chunks' own, in order."""
     num_worked: int
     """Chunks that the function ran on; the others were taken over."""
+    num_bad: int = 0
+    """Samples left out by `on_bad=skip`."""
+
+
+class Observer(msgspec.Struct, frozen=True, kw_only=True):
+    """Who hears of the work."""
+
+    on_batch: Callable[[int], None] = lambda _samples: None
+    """Samples just worked."""
+    on_chunk: Callable[[int], None] = lambda _chunks: None
+    """Chunks of the shard done so far."""
+
+
+class Input(msgspec.Struct, frozen=True, kw_only=True):
+    """Where chunks are read, and what is known of them."""
+
+    store: ObjectStore
+    prefix: str
+    counted: bool = True
+    """Whether the chunks' counts are known, so that they are checked."""
+    cut: frozenset[str] = frozenset()
+    """Keys of chunks of which only the first `num_samples` are worked."""
 
 
 class ShardProcessor:
@@ -72,18 +87,20 @@ class ShardProcessor:
 
     def __init__(
         self,
-        source: tuple[ObjectStore, str],
+        source: Input,
         out: tuple[ObjectStore, str],
         work: Work,
         *,
         check: Callable[[], None],
-        report: Callable[[int], None] = lambda _chunks: None,
+        observer: Observer | None = None,
     ) -> None:
-        self._store, self._prefix = source
+        self._source = source
         self._out, self._out_prefix = out
         self._work = work
         self._check = check
-        self._report = report
+        self._observer = observer or Observer()
+        suffix: str = shard_formats()[work.output_format].suffixes[0]
+        self._suffix = suffix
 
     def run(self, shard: Shard, record: ClaimRecord) -> ShardOutput:
         """Work every chunk and return what came of it.
@@ -100,86 +117,126 @@ class ShardProcessor:
         num_worked = 0
         for number, chunk in enumerate(shard.chunks):
             self._check()
-            key = f"{folder}chunk_{number:04d}.jsonl"
+            key = f"{folder}chunk_{number:04d}{self._suffix}"
             found = self._take_over(earlier, number, key, self._work.fingerprint(chunk))
             if found is None:
-                found = self._work_chunk(chunk, key)
+                found = self._work_chunk(chunk, key, sum(len(entry.bad) for entry in done))
                 num_worked += 1
             done.append(found)
-            self._report(number + 1)
+            self._observer.on_chunk(number + 1)
         sums = "".join(entry.sha256 for entry in done)
         return ShardOutput(
             folder=f"{self._out.spec.uri}/{folder}",
             num_samples=sum(entry.num_samples for entry in done),
             checksum=hashlib.sha256(sums.encode()).hexdigest(),
             num_worked=num_worked,
+            num_bad=sum(len(entry.bad) for entry in done),
         )
 
-    def _work_chunk(self, chunk: Chunk, key: str) -> DoneChunk:
-        lines: list[bytes] = []
-        for batch in self._batches(chunk):
+    def _work_chunk(self, chunk: Chunk, key: str, bad_before: int) -> DoneChunk:
+        with self._staging() as (path, writer):
+            bad: list[BadSample] = []
+            seen = 0
+            for batch in self._batches(chunk):
+                self._check()
+                results, left_out = self._apply(batch, chunk, seen)
+                bad += left_out
+                self._check_budget(bad, bad_before, chunk)
+                with _writing(self._work):
+                    writer.add(self._rows(results, chunk))
+                seen += len(batch)
+                self._observer.on_batch(len(batch))
+            if self._source.counted and seen != chunk.num_samples:
+                raise DataError(
+                    f"{chunk.key}: {seen} samples, the manifest says {chunk.num_samples}",
+                    hint="Write the dataset again: its metadata and its data differ.",
+                    key=chunk.key,
+                )
+            written = _finished(writer, path, seen - len(bad), self._work)
             self._check()
-            lines += [
-                _encode(result, chunk.key) for result in self._apply(batch, chunk, len(lines))
-            ]
-        if len(lines) != chunk.num_samples:
-            raise DataError(
-                f"{chunk.key}: {len(lines)} samples, the manifest says {chunk.num_samples}",
-                hint="Write the dataset again: its metadata and its data differ.",
-                key=chunk.key,
-            )
-        data = b"".join(line + b"\n" for line in lines)
-        return self._publish(key, data, len(lines), self._work.fingerprint(chunk))
+            return self._publish(key, written, self._work.fingerprint(chunk), tuple(bad))
 
-    def _apply(self, batch: list[Sample], chunk: Chunk, first: int) -> Sequence[Any]:
-        where = f"{chunk.key}, samples {first} to {first + len(batch) - 1}"
+    @contextlib.contextmanager
+    def _staging(self) -> Iterator[tuple[Path, ChunkWriter]]:
+        with tempfile.TemporaryDirectory(prefix="quark-process-") as folder:
+            path = Path(folder) / f"chunk{self._suffix}"
+            writer: ChunkWriter = (
+                LineChunkWriter(path, None)
+                if self._work.output_format == "jsonl"
+                else FormatChunkWriter(path, shard_formats()[self._work.output_format], None)
+            )
+            try:
+                yield path, writer
+            except BaseException:
+                writer.abandon()
+                raise
+
+    def _rows(self, results: Sequence[Any], chunk: Chunk) -> list[Any]:
+        chosen = self._work.output_format
+        if chosen == "jsonl":
+            return [batch_work.encode_line(result, chunk.key) for result in results]
+        return [batch_work.as_sample(result, chosen, chunk.key) for result in results]
+
+    def _apply(
+        self, batch: list[Sample], chunk: Chunk, first: int
+    ) -> tuple[list[Any], list[BadSample]]:
+        if self._work.on_bad != "skip":
+            return batch_work.apply(self._work, batch, chunk, first), []
         try:
-            results: Any = self._work.function(batch)
-        except Exception as error:
+            return batch_work.apply(self._work, batch, chunk, first), []
+        except FunctionError:
+            return batch_work.apply_each(self._work, batch, chunk, first)
+
+    def _check_budget(self, bad: Sequence[BadSample], before: int, chunk: Chunk) -> None:
+        if before + len(bad) > self._work.bad_budget:
             raise FunctionError(
-                f"{self._work.function_name}: {type(error).__name__}: {error} ({where})",
-                hint="Its shard is free again; correct the function and run the same command.",
-                key=chunk.key,
-            ) from error
-        if not isinstance(results, Sequence) or len(results) != len(batch):
-            shown = f"{len(results)} results" if hasattr(results, "__len__") else "no list"
-            raise FunctionError(
-                f"{self._work.function_name} returned {shown} for {len(batch)} samples ({where})",
-                hint="It gets a list of samples and returns a list with one result for each.",
+                f"{self._work.function_name}: more than bad_budget={self._work.bad_budget} samples "
+                f"of a shard failed; the last: {bad[-1].error} ({chunk.key}, sample {bad[-1].sample})",
+                hint="Correct the function, or raise bad_budget.",
                 key=chunk.key,
             )
-        checked: Sequence[Any] = results
-        return checked
 
     def _batches(self, chunk: Chunk) -> Iterator[list[Sample]]:
-        key = self._prefix + chunk.key
-        stored = self._store.head(key)
+        """Yield a chunk's samples in order, `batch_size` at a time; the last batch may be shorter."""
+        left = chunk.num_samples if chunk.key in self._source.cut else None
+        size = self._work.batch_size
+        waiting: list[Sample] = []
+        for block in self._records(chunk).blocks(0, None):
+            waiting += block.records[:left]  # type: ignore[arg-type] # json_bytes is off: samples
+            left = None if left is None else max(0, left - len(block.records))
+            whole = len(waiting) - len(waiting) % size
+            for begin in range(0, whole, size):
+                yield waiting[begin : begin + size]
+            waiting = waiting[whole:]
+            if left == 0:
+                break
+        if waiting:
+            yield waiting
+
+    def _records(self, chunk: Chunk) -> StoredRecords:
+        store, key = self._source.store, self._source.prefix + chunk.key
+        stored = store.head(key)
         if chunk.num_bytes is not None and stored.size_bytes != chunk.num_bytes:
             raise DataError(
                 f"{key}: {stored.size_bytes} bytes, the manifest says {chunk.num_bytes}", key=key
             )
         info = msgspec.structs.replace(stored, crc32c=chunk.crc32c or stored.crc32c)
-        records = StoredRecords(key, self._store, [info], SourceOptions())
-        waiting: list[Sample] = []
-        for block in records.blocks(0, None):
-            waiting += block.records  # type: ignore[arg-type] # json_bytes is off: samples
-            whole = len(waiting) - len(waiting) % self._work.batch_size
-            for begin in range(0, whole, self._work.batch_size):
-                yield waiting[begin : begin + self._work.batch_size]
-            waiting = waiting[whole:]
-        if waiting:
-            yield waiting
+        return StoredRecords(key, store, [info], SourceOptions())
 
-    def _publish(self, key: str, data: bytes, num_samples: int, fingerprint: str) -> DoneChunk:
-        self._out.put(key, data)
+    def _publish(
+        self, key: str, written: WrittenChunk, fingerprint: str, bad: tuple[BadSample, ...]
+    ) -> DoneChunk:
         done = DoneChunk(
             fingerprint=fingerprint,
-            num_samples=num_samples,
-            num_bytes=len(data),
-            sha256=hashlib.sha256(data).hexdigest(),
+            num_samples=written.num_samples,
+            num_bytes=written.num_bytes,
+            sha256=written.sha256,
+            crc32c=written.crc32c,
+            bad=bad,
         )
+        upload_to(self._out, "", written, key)
         # After its data: a kill between the two leaves a chunk that is simply worked again.
-        self._out.put(_done_key(key), msgspec.json.encode(done))
+        self._out.put(self._done_key(key), msgspec.json.encode(done))
         return done
 
     def _earlier(self, shard_folder: str, own: str) -> dict[str, ObjectInfo]:
@@ -194,38 +251,65 @@ class ShardProcessor:
     ) -> DoneChunk | None:
         """Copy a chunk that an earlier claim finished with the same work, if there is one."""
         for old in earlier:
-            if not old.endswith(f"/chunk_{number:04d}.jsonl") or _done_key(old) not in earlier:
+            named = old.endswith(f"/chunk_{number:04d}{self._suffix}")
+            if not named or self._done_key(old) not in earlier:
                 continue
-            try:
-                done = msgspec.json.decode(self._read(_done_key(old)), type=DoneChunk)
-                data = self._read(old)
-            except (ObjectNotFoundError, msgspec.MsgspecError):
-                continue
-            if done.fingerprint == fingerprint and done.sha256 == hashlib.sha256(data).hexdigest():
-                return self._publish(key, data, done.num_samples, fingerprint)
+            found = self._copy(old, key, fingerprint)
+            if found is not None:
+                return found
         return None
 
-    def _read(self, key: str) -> bytes:
+    def _copy(self, old: str, key: str, fingerprint: str) -> DoneChunk | None:
+        try:
+            done = msgspec.json.decode(b"".join(self._pieces(self._done_key(old))), type=DoneChunk)
+            if done.fingerprint != fingerprint:
+                return None
+            with tempfile.TemporaryDirectory(prefix="quark-process-") as folder:
+                path = Path(folder) / "chunk"
+                digest = hashlib.sha256()
+                with path.open("wb") as file:
+                    for piece in self._pieces(old):
+                        digest.update(piece)
+                        file.write(piece)
+                if digest.hexdigest() != done.sha256:
+                    return None
+                written = WrittenChunk(
+                    path=path,
+                    num_samples=done.num_samples,
+                    num_bytes=done.num_bytes,
+                    crc32c=done.crc32c,
+                    sha256=done.sha256,
+                )
+                return self._publish(key, written, fingerprint, done.bad)
+        except (ObjectNotFoundError, msgspec.MsgspecError):
+            return None
+
+    def _pieces(self, key: str) -> Iterator[bytes]:
         body = self._out.get(key)
         try:
-            return b"".join(body)
+            yield from body
         finally:
             body.close()
 
+    def _done_key(self, key: str) -> str:
+        return key.removesuffix(self._suffix) + DONE
 
-def _done_key(key: str) -> str:
-    return key.removesuffix(".jsonl") + ".done.json"
 
-
-def _encode(result: Any, key: str) -> bytes:
+@contextlib.contextmanager
+def _writing(work: Work) -> Iterator[None]:
+    """Turn a format's refusal of the results into the function's error."""
     try:
-        return msgspec.json.encode(result, enc_hook=_plain)
-    except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise FunctionError(f"a result of {key} is not JSON: {error}", key=key) from error
+        yield
+    except (TypeError, ValueError) as error:
+        raise FunctionError(
+            f"{work.function_name}: its results cannot be written as {work.output_format}: {error}",
+            hint="Return the same fields, of the same types, for every sample.",
+        ) from error
 
 
-def _plain(value: Any) -> Any:
-    """Turn numpy arrays and scalars, and tensors, into numbers."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise NotImplementedError(f"{type(value).__name__} cannot be written as JSON")
+def _finished(writer: ChunkWriter, path: Path, num_samples: int, work: Work) -> WrittenChunk:
+    with _writing(work):
+        written = writer.finish()
+    if written.num_samples != num_samples:
+        raise DataError(f"{path.name}: {written.num_samples} results written of {num_samples}")
+    return written

@@ -42,6 +42,7 @@ def double(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def dataset(tmp_path: Path, aws_environment, monkeypatch) -> Path:
     (tmp_path / "user_code.py").write_text(FUNCTION)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "user_code", raising=False)
     return make_dataset(tmp_path)
 
@@ -125,7 +126,9 @@ def test_a_function_that_is_not_there_is_a_usage_error(dataset, name):
     assert not list(dataset.glob("*/claim.json"))
 
 
-def test_a_failing_function_frees_its_shard_with_the_reason_and_the_rest_goes_on(dataset, capsys):
+def test_a_failing_function_frees_its_shard_with_the_reason_and_the_rest_goes_on(
+    dataset, capsys, monkeypatch
+):
     code = main(["--dataset_dir", str(dataset), "--function", "user_code:boom", "--json"])
 
     summary = json.loads(capsys.readouterr().out)
@@ -136,7 +139,11 @@ def test_a_failing_function_frees_its_shard_with_the_reason_and_the_rest_goes_on
     assert "chunk_0000" in summary["failed"]["5"]
     assert (row["status"], row["attempts"]) == ("available", 1)
     assert "boom 13" in row["last_error"]
-    assert main(["--dataset_dir", str(dataset), "--function", "user_code:double"]) == 0
+    # Corrected: the same command goes on.
+    corrected = (dataset.parent / "user_code.py").read_text().replace("== 13", "== -1000")
+    (dataset.parent / "user_code.py").write_text(corrected)
+    monkeypatch.delitem(sys.modules, "user_code")
+    assert main(["--dataset_dir", str(dataset), "--function", "user_code:boom"]) == 0
     assert len(committed(dataset)) == 100
 
 
@@ -202,3 +209,118 @@ def test_two_workers_with_a_kill_leave_no_sample_twice(dataset):
 
     assert second.returncode == 0, out
     assert sorted(row["id"] for row in committed(dataset)) == list(range(100))
+
+
+def test_another_function_never_mixes_its_results_with_the_first_ones(dataset):
+    process_shards(str(dataset), double)
+
+    with pytest.raises(UsageError, match="another job") as caught:
+        process_shards(str(dataset), lambda samples: samples)
+    elsewhere = dataset.parent / "second"
+    summary = process_shards(str(dataset), lambda samples: samples, out=str(elsewhere))
+
+    assert "to FOLDER" in caught.value.hint
+    assert summary.num_samples == 100
+    assert len(list(elsewhere.glob("shard_*/claim.json"))) == 8
+    assert all(row["twice"] == 2 * row["id"] for row in committed(dataset))
+    assert sorted(row["id"] for row in committed(elsewhere)) == list(range(100))
+
+
+def test_files_that_were_never_sharded_are_a_shard_each(tmp_path, aws_environment):
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    for number in range(3):
+        lines = "".join(json.dumps({"id": 10 * number + n}) + "\n" for n in range(10))
+        (folder / f"part-{number:05d}.jsonl").write_text(lines)
+
+    summary = process_shards(str(folder), double, out=str(tmp_path / "out"))
+
+    assert (summary.shards, summary.num_samples) == ((0, 1, 2), 30)
+    assert [row["id"] for row in committed(tmp_path / "out")] == list(range(30))
+    assert sorted(path.name for path in folder.iterdir()) == [
+        f"part-0000{n}.jsonl" for n in range(3)
+    ]
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+def test_only_the_first_samples(dataset, tmp_path, sharded):
+    source = dataset if sharded else dataset.parent / "tasks.jsonl"
+    out = tmp_path / "few"
+
+    summary = process_shards(
+        str(source), double, out=str(out), options=ProcessOptions(max_samples=15, batch_size=4)
+    )
+
+    assert summary.num_samples == 15
+    if not sharded:
+        assert [row["id"] for row in committed(out)] == list(range(15))
+
+
+def test_a_poisoned_sample_is_named_and_may_be_left_out(dataset, capsys):
+    arguments = ["--dataset_dir", str(dataset), "--function", "user_code:boom", "--batch_size", "8"]
+    skipping = [*arguments, "--on_bad", "skip", "--output_dir", str(dataset.parent / "skipped")]
+
+    failed = main([*arguments, "--json"])
+    message = json.loads(capsys.readouterr().out)["failed"]["5"]
+    skipped = main(skipping)
+    refused = main([*skipping[:-1], str(dataset.parent / "none"), "--bad_budget", "0"])
+
+    printed = capsys.readouterr().out
+    assert (failed, skipped, refused) == (1, 0, 1)
+    assert "sample 1)" in message  # ids 5, 13, 21 … are samples 0, 1, 2 … of shard 5
+    assert "99 samples in 8 shards, 1 samples left out" in printed
+    rows = committed(dataset.parent / "skipped")
+    assert sorted(row["id"] for row in rows) == [n for n in range(100) if n != 13]
+
+
+def test_results_as_parquet(dataset):
+    import pyarrow.parquet as pq
+
+    def vectors(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{"id": s["id"], "v": np.full((2, 2), s["id"], np.float32)} for s in samples]
+
+    process_shards(str(dataset), vectors, options=ProcessOptions(output_format="parquet"))
+
+    rows = [
+        row for path in dataset.glob("out/*/*/*.parquet") for row in pq.read_table(path).to_pylist()
+    ]
+    assert sorted(row["id"] for row in rows) == list(range(100))
+    assert all(row["v"] == [[row["id"]] * 2] * 2 for row in rows)
+
+
+def test_a_class_is_made_once_and_gets_the_device(dataset):
+    (dataset.parent / "user_class.py").write_text(
+        "class Embed:\n"
+        "    made = 0\n"
+        "    def __init__(self, device):\n"
+        "        Embed.made += 1\n"
+        "        self.device = device\n"
+        "    def __call__(self, samples):\n"
+        "        return [{'id': s['id'], 'device': self.device, 'made': Embed.made} for s in samples]\n"
+    )
+
+    process_shards(str(dataset), "user_class:Embed", options=ProcessOptions(device="cpu"))
+
+    assert {(row["device"], row["made"]) for row in committed(dataset)} == {("cpu", 1)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_worker_gives_its_shard_back(dataset, number, code):
+    worker = start_worker(dataset, "user_code:slow", "stopped")
+    deadline = time.monotonic() + 60
+    while not list(dataset.glob("out/shard_000/1-*/chunk_0001.done.json")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+    worker.send_signal(number)
+    worker.communicate(timeout=30)
+
+    records = [json.loads(path.read_text()) for path in dataset.glob("shard_*/claim.json")]
+    assert worker.returncode == code
+    assert {record["state"] for record in records} <= {"free", "done"}
+    assert all(record["last_error"] is None for record in records)
+    began = time.monotonic()
+    process_shards(str(dataset), "user_code:slow", options=ProcessOptions(batch_size=4))
+    assert sorted(row["id"] for row in committed(dataset)) == list(range(100))
+    assert time.monotonic() - began < 60
