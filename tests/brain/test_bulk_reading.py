@@ -5,12 +5,14 @@ import json
 import numpy as np
 import pytest
 
+from brain.ml.dataset_shards import shuffle_order
 from brain.ml.dataset_shards.bulk_reading import RowBlock, read_together
 from brain.ml.dataset_shards.split_source import OpenedSplit
 from brain.ml.dataset_shards.stream_dataset import StreamDataset
 from brain.ml.dataset_shards.stream_loader import StreamLoader
 from brain.ml.dataset_shards.token_collate import TokenCollate
 from tests.brain.direct_manager import DirectManager
+from tests.brain.stream_data import memory_manager
 from tools_utilities.object_store import ObjectInfo, StoreSpec, open_store
 from tools_utilities.shard_bytes import MemoryShardBytes
 from tools_utilities.shard_format import ReadOptions, require_format
@@ -104,3 +106,22 @@ def test_a_loader_of_tokens_delivers_every_sequence_once_short_ones_too():
     assert sorted(row[0] for row in plain) == sorted(
         1000 * number + LENGTH * place for number in range(3) for place in range(37)
     )
+
+
+def test_what_the_first_batch_needs_is_announced_alone_and_before_anything_is_opened(monkeypatch):
+    monkeypatch.setattr(shuffle_order, "FIRST_POOL_BYTES", 1)
+    manager = memory_manager([50] * 60)
+    opened = []
+    announce = manager.prefetch_shards
+
+    def noting(infos):
+        opened.append(len(manager.opened))
+        announce(infos)
+
+    monkeypatch.setattr(manager, "prefetch_shards", noting)
+    samples = iter(StreamDataset(manager, "data/x/", batch_size=8))
+    next(samples)
+    assert opened[0] == 0
+    assert len(manager.ahead[0]) == 4
+    assert len(manager.ahead[1]) > 4
+    assert len([next(samples) for _ in range(2999)]) == 2999

@@ -153,11 +153,12 @@ class EpochReader:
         upcoming = [
             splits for after in range(objects_of) for splits in self._own_windows(1 + after)
         ]
-        self._windows.request(n for splits in upcoming[:num_windows] for n in splits)
         numbers = [n for splits in upcoming for n in splits]
         objects = dict.fromkeys(self.plan.table.object_of[numbers].tolist())
         infos = [self.plan.table.objects[number] for number in objects]
         self.plan.source.read_ahead(infos if prefetch == "auto" else infos[: int(prefetch)])
+        # After that, so that a split waits for what is read ahead instead of fetching by itself.
+        self._windows.request(n for splits in upcoming[:num_windows] for n in splits)
 
     def _own_windows(self, after: int) -> list[tuple[int, ...]]:
         """Return windows to come, without those of lanes that only other ranks read."""
