@@ -4,7 +4,9 @@ import io
 import json
 from datetime import UTC, datetime
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -94,12 +96,14 @@ def test_a_shuffle_is_exact_seeded_and_the_same_for_any_memory(tmp_path):
     source = write_tasks(tmp_path / "in.jsonl", 3_000)
     plain = open_source(str(source), SourceOptions(json_bytes=True))
 
-    def order(seed, memory_bytes):
+    def order(seed: int, memory_bytes: int) -> list[int]:
         shuffled = ShuffledSource(
             plain, seed, tmp_path / f"{seed}-{memory_bytes}", memory_bytes=memory_bytes
         )
         return [
-            json.loads(row)["id"] for block in shuffled.blocks(0, None) for row in block.records
+            json.loads(bytes(row))["id"]
+            for block in shuffled.blocks(0, None)
+            for row in block.records
         ]
 
     first = order(7, 1 << 24)
@@ -108,7 +112,7 @@ def test_a_shuffle_is_exact_seeded_and_the_same_for_any_memory(tmp_path):
     assert order(7, 500) == first  # every temporary file is dealt again
     assert order(8, 1 << 24) != first
     # Neighbours do not stay together, and no place is preferred.
-    assert sum(abs(a - b) == 1 for a, b in zip(first, first[1:], strict=False)) < 15
+    assert sum(abs(a - b) == 1 for a, b in pairwise(first)) < 15
     assert abs(np.corrcoef(first, range(3_000))[0, 1]) < 0.08
 
 
@@ -213,10 +217,10 @@ def test_what_json_cannot_say_is_refused_not_altered(tmp_path, capsys):
 
 
 def test_waiting_samples_keep_every_type(tmp_path):
-    sample = {
+    sample: dict[str, Any] = {
         "text": "é", "raw": b"\0", "none": None, "yes": True, "real": 0.1, "big": 1 << 80,
         "nested": {"list": [1, [2.5]]}, "exact": Decimal("1.10"),
-        "when": datetime(2026, 1, 2, 3, 4, 5, 6), "array": np.arange(6, dtype="<u2").reshape(2, 3),
+        "when": datetime(2026, 1, 2, 3, 4, 5, 6, UTC), "array": np.arange(6, dtype="<u2").reshape(2, 3),
         "scalar": np.float32(1.5),
     }  # fmt: skip
 
