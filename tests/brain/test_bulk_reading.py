@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from brain.ml.dataset_shards import shuffle_order
 from brain.ml.dataset_shards.bulk_reading import RowBlock, read_together
 from brain.ml.dataset_shards.split_source import OpenedSplit
 from brain.ml.dataset_shards.stream_dataset import StreamDataset
@@ -109,7 +108,6 @@ def test_a_loader_of_tokens_delivers_every_sequence_once_short_ones_too():
 
 
 def test_what_the_first_batch_needs_is_announced_alone_and_before_anything_is_opened(monkeypatch):
-    monkeypatch.setattr(shuffle_order, "FIRST_POOL_BYTES", 1)
     manager = memory_manager([50] * 60)
     opened = []
     announce = manager.prefetch_shards
@@ -122,6 +120,6 @@ def test_what_the_first_batch_needs_is_announced_alone_and_before_anything_is_op
     samples = iter(StreamDataset(manager, "data/x/", batch_size=8))
     next(samples)
     assert opened[0] == 0
-    assert len(manager.ahead[0]) == 4
-    assert len(manager.ahead[1]) > 4
+    assert len(manager.ahead[0]) == 24  # one split, here one object, a lane
+    assert len(manager.ahead[1]) > 24
     assert len([next(samples) for _ in range(2999)]) == 2999
