@@ -95,7 +95,8 @@ class _ShardEntry(msgspec.Struct, frozen=True):
 
 class _Flat(msgspec.Struct, frozen=True):
     shards: tuple[Shard, ...]
-    schema: dict[str, str] = {}
+    schema: dict[str, str] | int = {}
+    """A number in manifests of earlier versions, whose `version` it was."""
 
 
 def load_manifest(store: ObjectStore, prefix: str) -> Manifest | None:
@@ -116,7 +117,8 @@ def load_manifest(store: ObjectStore, prefix: str) -> Manifest | None:
         return None
     key = folder + FLAT
     flat = _decode(key, content, _Flat)
-    return _checked(key, Manifest(prefix=folder, shards=flat.shards, schema=flat.schema))
+    schema = {} if isinstance(flat.schema, int) else flat.schema
+    return _checked(key, Manifest(prefix=folder, shards=flat.shards, schema=schema))
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
