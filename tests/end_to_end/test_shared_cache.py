@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Any
 
 import pytest
@@ -180,3 +180,28 @@ def test_entries_are_checked_when_another_process_opens_them(aws_environment, tm
         found = finish(start(stub, tmp_path, [KEYS]))
         assert found["quarantined"] == 4
         assert len([get for get in stub.sent("GET") if get.key]) == 4
+
+
+def test_b11_two_jobs_in_opposite_orders_share_a_small_cache(aws_environment, tmp_path):
+    """One downloads an object, the other waits; both get everything, and the budget holds."""
+    open_gets, overlaps, lock = Counter[str](), list[str](), Lock()
+
+    def one_at_a_time(request: Request) -> Reply | None:
+        if request.method == "GET" and request.key:
+            with lock:
+                open_gets[request.key] += 1
+                if open_gets[request.key] > 1:
+                    overlaps.append(request.key)
+            time.sleep(0.01)
+            with lock:
+                open_gets[request.key] -= 1
+        return None
+
+    budget = 6 * SIZE
+    options = {"cache_bytes": budget, "window": 1}
+    with StubS3(OBJECTS, one_at_a_time) as stub, sampled(tmp_path / "c") as sizes:
+        jobs = [start(stub, tmp_path / "c", [order] * 2, **options) for order in (KEYS, KEYS[::-1])]
+        stats = [finish(job) for job in jobs]
+    assert [found["num_read"] for found in stats] == [2 * len(KEYS)] * 2
+    assert overlaps == []
+    assert max(sizes) <= budget
