@@ -31,6 +31,8 @@ class LiveRun:
         self.end: dict[str, Any] = {}
         self.checkpoint: dict[str, Any] = {}
         self.warnings: list[str] = []
+        self.stall = ""
+        """What a rank that gets nowhere waits for; empty once a step is made."""
         self.losses: list[float] = []
 
     def take(self, event: dict[str, Any]) -> None:
@@ -40,10 +42,12 @@ class LiveRun:
             # A resumed run starts again in the same file.
             self.start, self.error, self.end = event, {}, {}
         elif kind == "step":
-            self.step = event
+            self.step, self.stall = event, ""
             self._keep_loss(event.get("loss"))
         elif kind == "eval":
             self.evaluation = event
+        elif kind == "stall":
+            self.stall = f"rank {event.get('rank', 0)}: {event.get('message', '')}"
         elif kind == "warning":
             self.warnings.append(str(event.get("message", "")))
         elif kind in ("checkpoint", "error", "end"):
@@ -67,6 +71,8 @@ class LiveRun:
                 *flow(self._learning(), width),
                 *flow(self._data(), width, style="dim"),
             ]
+        if self.stall:
+            block.extend([Span(line, "yellow")] for line in fold(self.stall, width))
         if saying:
             block.extend([Span(line, "yellow")] for line in fold(saying, width))
         return block

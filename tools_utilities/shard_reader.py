@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tools_utilities.activity import ACTIVITY
 from tools_utilities.cache_publisher import CachePublisher
 from tools_utilities.cached_bytes import CachedShardBytes
 from tools_utilities.cached_file import CachedFile
@@ -72,7 +73,8 @@ class ShardReader:
 
     def open_shard(self, info: ObjectInfo) -> ShardBytes:
         """Return an object's verified bytes; an empty object asks nothing of the store."""
-        return self._open_claimed(info, self._read_ahead.claim(info.key))
+        with ACTIVITY.waiting(info.key):
+            return self._open_claimed(info, self._read_ahead.claim(info.key))
 
     def open_key(self, key: str) -> ShardBytes:
         """Return the bytes of an object known by name alone."""

@@ -11,6 +11,7 @@ from brain.ml.compute import loss_sum
 from brain.ml.process_group import ProcessGroup
 from brain.ml.stop_request import StopRequest
 from brain.ml.token_source import Batch, TokenSource
+from tools_utilities.activity import ACTIVITY
 from tools_utilities.errors import DataError, RunStoppedError
 
 
@@ -78,6 +79,7 @@ class Evaluator:
                 for batch in self._batches():
                     total += loss_sum(model, batch, self._precision, self._device).double()
                     batches += 1
+                    ACTIVITY.moved()
                     samples += batch.num_samples
                     tokens += batch.num_targets
                     seconds = time.monotonic() - started

@@ -21,6 +21,7 @@ from brain.ml.failure import Failure
 from brain.ml.metrics import MetricsLog
 from brain.ml.process_group import ProcessGroup, World, read_world
 from brain.ml.session import Session
+from brain.ml.stall_watch import StallWatch
 from brain.ml.stop_request import EXIT_CODES, StopRequest
 from brain.ml.training_job import TrainingJob, load_job
 from brain.ml.watchdog import Watchdog
@@ -55,7 +56,10 @@ def train(job: TrainingJob, world: World, stop: StopRequest) -> int:
     run_dir.mkdir(parents=True, exist_ok=True)
     failure = Failure(run_dir, world)
     metrics = MetricsLog(run_dir, muted=lambda: failure.told)
-    watchdog = Watchdog(world, metrics, failure, _guardians(world))
+    stall = StallWatch(
+        job.stall_seconds, out=sys.stderr, tell=lambda message: _tell_stall(metrics, world, message)
+    )
+    watchdog = Watchdog(world, metrics, failure, _guardians(world), stall=stall)
     session = Session(
         job=job,
         group=ProcessGroup(world),
@@ -102,6 +106,12 @@ def _fail(session: Session, error: Exception) -> int:
         if not isinstance(error, QuarkError):
             logger.error("%s", "".join(traceback.format_exception(error)))
     return code
+
+
+def _tell_stall(metrics: MetricsLog, world: World, message: str) -> None:
+    """Say that this rank gets nowhere; the stacks follow in the log."""
+    logger.warning("%s; the stacks of all threads:", message)
+    metrics.write("stall", rank=world.rank, message=message)
 
 
 def _tell_stopped_early(session: Session, code: int) -> None:

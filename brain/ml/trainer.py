@@ -31,6 +31,7 @@ from brain.ml.step_report import StepReport
 from brain.ml.stop_request import EXIT_CODES
 from brain.ml.token_source import Batch, empty_batch
 from brain.ml.training_stream import TrainingStream
+from tools_utilities.activity import ACTIVITY
 from tools_utilities.errors import DataError, RunStoppedError
 
 logger = logging.getLogger(__name__)
@@ -175,6 +176,7 @@ class Trainer:
         progress.tokens += agreed.tokens
         progress.loss = loss
         self.session.steps_made += 1
+        ACTIVITY.moved()
         self._position = self.stream.state_dict()
         if loss != loss:  # noqa: PLR0124 - NaN alone differs from itself
             self.session.tell("warning", message=f"step {progress.step}: the loss is not a number")

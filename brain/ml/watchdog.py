@@ -1,6 +1,7 @@
 """A thread a rank: keeps the heartbeat, and sees what a rank deep in a wait cannot.
 
 - Whoever launched the run has died: asks this process to save and stop, as SIGTERM would.
+- Nothing has moved for long: what is waited for and all stacks go to the log.
 - Another rank has told of a failure, or vanished: ends this process, whatever it waits for.
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from brain.ml.failure import Failure
 from brain.ml.metrics import HEARTBEAT_SECONDS, MetricsLog
 from brain.ml.process_group import World
+from brain.ml.stall_watch import StallWatch
 from tools_utilities.process_identity import ProcessIdentity
 
 LOOK_SECONDS = 0.5
@@ -32,8 +34,11 @@ class Watchdog:
         metrics: MetricsLog,
         failure: Failure,
         guardians: Sequence[ProcessIdentity],
+        *,
+        stall: StallWatch | None = None,
     ) -> None:
-        """`guardians`: processes without which the run must not go on."""
+        """`guardians`: processes without which the run must not go on; `stall`: looked at too."""
+        self._stall = stall
         self._world = world
         self._metrics = metrics
         self._failure = failure
@@ -75,6 +80,8 @@ class Watchdog:
             if self._world.rank == 0 and now - beaten >= HEARTBEAT_SECONDS:
                 self._metrics.beat()
                 beaten = now
+            if self._stall is not None:
+                self._stall.look()
             self._look_up()
             self._look_around()
 
