@@ -189,7 +189,7 @@ sys.exit(code)
 """
 
 
-def check_memory(tmp_path: Path, num_bytes: int) -> None:
+def check_memory(tmp_path: Path, num_bytes: int, *more: str) -> None:
     source = tmp_path / "big.jsonl"
     line = json.dumps({"id": 7, "text": "x" * 4000}).encode() + b"\n"
     with source.open("wb") as file:
@@ -197,7 +197,7 @@ def check_memory(tmp_path: Path, num_bytes: int) -> None:
             file.write(line * 256)
     command = [
         *(sys.executable, "-c", MEASURED, "--input_file", str(source)),
-        *("--output_dir", str(tmp_path / "out"), "--chunk_size_mb", "20"),
+        *("--output_dir", str(tmp_path / "out"), "--chunk_size_mb", "20", *more),
     ]
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(CHECKOUT)}
@@ -211,5 +211,19 @@ def test_memory_stays_below_300_mb(tmp_path):
 
 
 @pytest.mark.nightly
-def test_memory_stays_below_300_mb_for_2_gb(tmp_path):
-    check_memory(tmp_path, 2_000_000_000)
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        ("--compression", "zstd"),
+        ("--format", "parquet"),
+        ("--format", "mds"),
+        ("--format", "litdata"),
+        ("--format", "webdataset"),
+        ("--shuffle",),
+        ("--format", "parquet", "--num_shards", "64"),
+    ],
+    ids=" ".join,
+)
+def test_memory_stays_below_300_mb_for_2_gb(tmp_path, more):
+    check_memory(tmp_path, 2_000_000_000, *more)
