@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 
+from brain.ml.dataset_shards.counting_bar import CountingBar
 from brain.ml.dataset_shards.open_ahead import OpenAhead
 from brain.ml.dataset_shards.place import Place, gather
 from brain.ml.dataset_shards.split_source import SplitSource
@@ -55,7 +56,8 @@ def count_together(index: StreamIndex, source: SplitSource, place: Place) -> Non
     unknown = (index.counts < 0).nonzero()[0]
     own = unknown[index.table.object_of[unknown] % place.world_size == place.rank]
     try:
-        result: object = (own, _count(index, source, own.tolist()))
+        bar = CountingBar(len(own), shown=place.rank == 0)
+        result: object = (own, _count(index, source, own.tolist(), bar))
     except QuarkError as error:
         result = error
     results = gather(result, place)
@@ -73,11 +75,14 @@ def count_alone(index: StreamIndex, source: SplitSource) -> None:
     """Fill in the counts of the index without other ranks; what cannot be read stays unknown."""
     unknown = (index.counts < 0).nonzero()[0]
     if len(unknown):
-        index.counts[unknown] = _count(index, source, unknown.tolist())
+        bar = CountingBar(len(unknown))
+        index.counts[unknown] = _count(index, source, unknown.tolist(), bar)
         index.save_counts()
 
 
-def _count(index: StreamIndex, source: SplitSource, numbers: list[int]) -> list[int]:
+def _count(
+    index: StreamIndex, source: SplitSource, numbers: list[int], bar: CountingBar
+) -> list[int]:
     """Open splits for their counts; what is gone or cannot be read stays unknown (-1)."""
     ahead = OpenAhead(
         lambda number: source.open_split(index.table, number), num_threads=_NUM_THREADS
@@ -85,6 +90,7 @@ def _count(index: StreamIndex, source: SplitSource, numbers: list[int]) -> list[
     counts, logged = [], time.monotonic()
     try:
         for place, number in enumerate(numbers):
+            bar.show(place)
             ahead.request(numbers[place : place + 2 * _NUM_THREADS])
             try:
                 opened = ahead.take(number)
@@ -98,4 +104,5 @@ def _count(index: StreamIndex, source: SplitSource, numbers: list[int]) -> list[
                 logger.info("counting samples: %d of %d splits", place + 1, len(numbers))
     finally:
         ahead.close()
+        bar.end()
     return counts
