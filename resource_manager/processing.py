@@ -6,6 +6,12 @@ from typing import Any
 
 import msgspec
 
+from resource_manager.process_command import (
+    process_options,
+    run_process,
+    show_summary,
+    worker_count,
+)
 from tools_utilities.console import Console
 from tools_utilities.dataset_creation import OutputOptions, create_sharded_dataset
 from tools_utilities.dataset_location import locate_dataset
@@ -13,7 +19,6 @@ from tools_utilities.errors import ClaimError, InputNeededError, UsageError
 from tools_utilities.object_store import open_store
 from tools_utilities.sample_source import SourceOptions
 from tools_utilities.scripts.create_sharded_dataset import ProgressReporter, stopping_cleanly
-from tools_utilities.scripts.process_shards import ProcessOptions, process_shards, summary_line
 from tools_utilities.scripts.shard_manager import ShardManager
 from tools_utilities.settings import Settings
 from tools_utilities.shard_status import status_table
@@ -33,39 +38,21 @@ class ShardCommands:
 
     def process(self, slots: Mapping[str, Any]) -> int:
         """Run a function over the dataset's samples until nothing is left; 1 when a shard failed."""
-        refused = [
-            name for name in ("device", "gpus", "workers", "groups", "max_samples") if name in slots
-        ]
-        if refused:
-            raise UsageError(
-                f"process takes no {refused[0]} yet",
-                hint="The function chooses its device; start the command once for each worker.",
-            )
         dataset = self._one_dataset(slots)
         out = slots.get("out")
-        options = ProcessOptions(
-            batch_size=slots.get("batch_size", 32),
-            endpoint_url=self._settings.value("endpoint_url"),
-            profile=self._settings.value("profile"),
-        )
+        options = process_options(self._settings, slots)
+        workers = worker_count(slots)
         plan = [
             f"process {dataset} with {slots['function']}",
             f"batches of {options.batch_size}, results below {out or dataset.rstrip('/') + '/out'}",
+            f"{workers} worker{'s' * (workers > 1)} here",
         ]
         if self._planned(plan, slots):
             return 0
-        summary = process_shards(
-            dataset,
-            str(slots["function"]),
-            out=self._place(out) if out else None,
-            worker_id=slots.get("worker"),
-            options=options,
-            report=self._console.note,
+        summary = run_process(
+            dataset, self._place(out) if out else None, slots, options, self._console
         )
-        self._console.result(
-            [summary_line(summary)], {"schema": SCHEMA, **msgspec.to_builtins(summary)}
-        )
-        return 1 if summary.failed else 0
+        return show_summary(summary, self._console, SCHEMA)
 
     def shard(self, slots: Mapping[str, Any]) -> int:
         """Make a sharded dataset."""

@@ -77,6 +77,13 @@ def load_function(name: str, device: str | None = None) -> BatchFunction:
         ) from error
     if not callable(found):
         raise UsageError(f"{name} is no function")
+    if device is not None and not (
+        inspect.isclass(found) and "device" in inspect.signature(found).parameters
+    ):
+        raise UsageError(
+            f"device={device}: {name} takes no device",
+            hint="Write a class with __init__(self, device) and __call__(self, samples).",
+        )
     if inspect.isclass(found):
         make: Any = found
         found = make(device=device) if "device" in inspect.signature(make).parameters else make()

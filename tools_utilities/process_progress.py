@@ -77,12 +77,18 @@ COLUMNS = 100
 class StatusLine:
     """One line repainted in place on a terminal; off one, only what is said."""
 
-    def __init__(self, stream: TextIO, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        stream: TextIO,
+        now: Callable[[], float] = time.monotonic,
+        *,
+        animates: bool | None = None,
+    ) -> None:
         self._stream = stream
         self._now = now
         self._painted = float("-inf")
         self._shown = False
-        self._animates = stream.isatty()
+        self._animates = stream.isatty() if animates is None else animates
 
     def __enter__(self) -> Self:
         return self

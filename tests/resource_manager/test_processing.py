@@ -89,3 +89,62 @@ def test_samples_each_make_flat_shards(project, capsys):
     assert (code, made["total_tasks"], made["num_shards"]) == (0, 20, 3)
     names = sorted(path.name for path in (project / "flat").glob("*.parquet"))
     assert names == [f"train-0000{number}.parquet" for number in range(3)]
+
+
+CODE = """
+import os
+class Where:
+    def __init__(self, device=None):
+        self.device = device
+    def __call__(self, samples):
+        gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return [{"id": s["id"], "gpu": gpu, "device": self.device} for s in samples]
+"""
+
+
+def results_of(out: Path) -> list[dict[str, Any]]:
+    rows = []
+    for path in out.glob("shard_*/claim.json"):
+        folder = Path(json.loads(path.read_text())["output"].removeprefix("file://"))
+        rows += [
+            json.loads(line) for f in folder.glob("*.jsonl") for line in f.read_text().splitlines()
+        ]
+    return rows
+
+
+@pytest.mark.slow
+def test_several_workers_and_gpus_are_processes_of_their_own(project, capsys):
+    (project / "worker_code.py").write_text(CODE)
+    say(capsys, "shard ./tasks.jsonl into 4 shards to ./sharded")
+
+    code, summary = say(capsys, "process ./sharded with worker_code:Where on 2 gpus as worker_9")
+
+    assert code == 0
+    assert (summary["shards"], summary["num_samples"]) == ([0, 1, 2, 3], 20)
+    rows = results_of(project / "sharded")
+    assert sorted(row["id"] for row in rows) == list(range(20))
+    assert {row["gpu"] for row in rows} <= {"0", "1"}
+    status = say(capsys, "shard status of ./sharded")[1]
+    assert {row["assigned_to"] for row in status["shards"]} <= {"worker_9-0", "worker_9-1"}
+
+
+def test_device_limit_and_groups_are_used(project, capsys):
+    (project / "device_code.py").write_text(CODE)
+    for stem in ("a", "b"):
+        for number in range(2):
+            (project / f"d/{stem}").mkdir(parents=True, exist_ok=True)
+            (project / f"d/{stem}/{stem}-0000{number}.jsonl").write_text(f'{{"id": {number}}}\n')
+    sentence = "process ./d with device_code:Where on cpu"
+
+    unsure = say(capsys, f"{sentence} to ./one")
+    chosen = say(capsys, f"{sentence}, group 1, to ./one")
+    limited = say(capsys, f"{sentence}, groups 1 and 2, for 3 samples, to ./two")
+    plain = say(capsys, "process ./tasks.jsonl with sentence_code:same on cpu to ./three")
+
+    assert unsure[0] == 2
+    assert "several groups" in unsure[1]["error"]
+    assert (chosen[0], chosen[1]["num_samples"]) == (0, 2)
+    assert (limited[0], limited[1]["num_samples"]) == (0, 3)
+    assert {row["device"] for row in results_of(project / "one")} == {"cpu"}
+    assert plain[0] == 2
+    assert "takes no device" in plain[1]["error"]
