@@ -11,6 +11,7 @@ result is the same bytes. Exit codes: design of the program (0 ok, 2 usage, 3 da
 import argparse
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -73,6 +74,9 @@ def stopping_cleanly() -> Iterator[None]:
         error.exit_code = _TERMINATED  # type: ignore[misc] # of this one error
         raise error
 
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may say what signals do
+        return
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
