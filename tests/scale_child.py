@@ -4,10 +4,12 @@ objects N STOP     N objects of 1 KB, ten records each, read up to STOP samples
 huge GB STOP       one object of so many GB, never cached
 resume             a fresh start and one in the middle of an epoch of 10⁹ samples
 overlap PREFETCH   shards that take 0.2 s to fetch and 0.2 s to compute on
+half POLICY        three epochs with a cache of half the data
 """
 
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -91,11 +93,35 @@ def overlap(prefetch: str) -> dict[str, Any]:
     return {"seconds": round(seconds, 2), "ideal": 2.2, "ratio": round(seconds / 2.2, 2)}
 
 
+def half(policy: str) -> dict[str, Any]:
+    """Three epochs of 1,024 objects with a cache of half of them; shares of epochs 2 and 3."""
+    store, found, before = SimulatedStore(1024, 5, record_bytes=1000), dict[str, Any](), (0, 0)
+    with tempfile.TemporaryDirectory(prefix="quark-scale-") as folder:
+        manager = StreamingManager.for_store(
+            store.register(),
+            cache_dir=folder,
+            cache_bytes=store.num_objects * store.object_bytes // 2,
+            cache_policy=policy,
+        )
+        stream = StreamDataset(manager, "data/x/", batch_size=32, rank=0, world_size=1)
+        for epoch in (1, 2, 3):
+            for _ in stream:
+                pass
+            now = manager.get_stats()["objects_from_cache"], store.num_gets
+            found[f"epoch {epoch}"] = {
+                "hit_rate": round((now[0] - before[0]) / store.num_objects, 2),
+                "fetched": round((now[1] - before[1]) / store.num_objects, 2),
+            }
+            before = now
+    return found
+
+
 MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {
     "objects": objects,
     "huge": huge,
     "resume": resume,
     "overlap": overlap,
+    "half": half,
 }
 
 if __name__ == "__main__":
