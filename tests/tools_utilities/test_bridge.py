@@ -2,7 +2,11 @@
 
 import json
 import os
+import random
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -183,6 +187,92 @@ def test_the_formats_own_library_reads_the_shards_back(tmp_path, name):
 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == list(range(25))
+
+
+OWN_CLASS = """
+class Ids:
+    name = "ids"
+    suffixes = (".ids",)
+    compressible = False
+    names = None
+    def write(self, samples, file):
+        count = 0
+        for sample in samples:
+            file.write(b"%d;" % sample["id"])
+            count += 1
+        return count
+"""
+
+
+def test_a_pipeline_class_of_ones_own_is_found_in_the_working_folder(tmp_path):
+    (tmp_path / "own_pipeline.py").write_text(OWN_CLASS)
+    config = local(tmp_path, "own_pipeline:Ids")
+    # As the installed program starts: without the working folder on the path.
+    program = "import sys; from tools_utilities.bridge.program import main; sys.exit(main())"
+
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, "run", "--config", str(config)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    files = sorted((tmp_path / "out").glob("*.ids"))
+    assert [len(path.read_bytes().split(b";")) - 1 for path in files] == [10, 10, 5]
+    assert b"".join(path.read_bytes() for path in files) == b"".join(b"%d;" % n for n in range(25))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kills", "samples"), [(2, 300), pytest.param(12, 1500, marks=pytest.mark.nightly)]
+)
+def test_a_pipeline_killed_at_any_moment_loses_and_repeats_nothing(
+    tmp_path, weed_endpoint, make_bucket, aws_environment, kills, samples
+):
+    bucket = make_bucket(weed_endpoint)
+    config = local(tmp_path)
+    write_tasks(tmp_path / "in.jsonl", samples)
+    raw = json.loads(config.read_text())
+    del raw["output_dir"]
+    raw["r2"] = {"bucket": bucket, "endpoint_url": weed_endpoint, "prefix": "runs/killed"}
+    raw["pipeline"] |= {"staging_dir": str(tmp_path / "staging"), "samples_per_shard": 3}
+    config.write_text(json.dumps(raw))
+    command = [sys.executable, "-m", "tools_utilities.bridge.program", "run", "--config"]
+    command.append(str(config))
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    pause = random.Random(20)
+
+    def progress() -> int:
+        return sum(path.stat().st_size for path in (tmp_path / "staging").rglob("*.jsonl"))
+
+    for _ in range(kills):
+        before = progress()
+        worker = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while progress() <= before:
+            assert worker.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        time.sleep(pause.uniform(0, 0.05))
+        worker.kill()
+        assert worker.wait() == -signal.SIGKILL
+
+    last = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+    assert last.returncode == 0, last.stderr
+    store = open_store(StoreSpec(uri=f"s3://{bucket}", endpoint_url=weed_endpoint))
+    manifest = load_manifest(store, "runs/killed/")
+    assert manifest is not None
+    rows = []
+    for chunk in (chunk for shard in manifest.shards for chunk in shard.chunks):
+        body = store.get(f"runs/killed/{chunk.key}")
+        rows += [json.loads(line) for line in b"".join(body).splitlines()]
+        body.close()
+    assert rows == samples_of(tmp_path / "in.jsonl")
+    assert not [path for path in (tmp_path / "staging").rglob("*") if path.is_file()]
 
 
 def test_a_second_run_leaves_the_first_as_it_is(tmp_path, capsys):

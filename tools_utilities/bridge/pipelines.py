@@ -105,6 +105,8 @@ def _format_of(name: str) -> str:
     if ":" not in name:
         return name
     module, _, attribute = name.partition(":")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
     try:
         kind: Any = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
