@@ -96,6 +96,22 @@ def as_record_error(key: str, what: str) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def lean_memory() -> Iterator[None]:
+    """While it lasts, Arrow gives memory back at once: its own pool keeps some for every thread.
+
+    300 MB of records to 64 Parquet files: 486 MB at most, 965 MB with the pool.
+    """
+    import pyarrow as pa
+
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(pa.system_memory_pool())
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(before)
+
+
 def chosen_columns(key: str, found: list[str], options: ReadOptions) -> list[str] | None:
     """Return the columns to read, in the order of the file; None: all.
 

@@ -10,12 +10,14 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from tools_utilities.arrow_files import lean_memory
 from tools_utilities.chunk_writer import WRITER_BYTES, FormatChunkWriter, WrittenChunk
 from tools_utilities.errors import UsageError
 from tools_utilities.holdout_split import HoldoutSplit
@@ -193,7 +195,8 @@ class ShardingRun:
                 for shard, chunk in finished.chunks.items():
                     self._counts[self._side(shard)] += chunk.num_samples
         try:
-            self._deal_all()
+            with lean_memory() if self._plan.format == "parquet" else nullcontext():
+                self._deal_all()
         finally:
             for writer in self._writers.values():
                 writer.abandon()
