@@ -67,6 +67,7 @@ class WebDataset:
                     entry = tarfile.TarInfo(name)
                     entry.size = len(data)
                     archive.addfile(entry, BytesIO(data))
+                archive.members.clear()  # type: ignore[attr-defined] # tarfile keeps every header for readers
                 count += 1
         return count
 
