@@ -5,6 +5,7 @@ from typing import Any, Final
 from knowledge_hub.captures import is_word_value
 from knowledge_hub.literals import is_function, is_run_id, is_safe_bare, quoted
 from knowledge_hub.overrides import SLOT_KEYS
+from knowledge_hub.slots import MODEL_INTENTS
 from knowledge_hub.vocabulary import CONNECTORS, NEVER_GLUE, POLITE
 from tools_utilities.setting_keys import KEYS_BY_NAME
 
@@ -36,6 +37,8 @@ def _command(intent: str, slots: dict[str, Any]) -> str:
     following = rest.pop("then", [])
     parts = [VERB.get(intent, intent)]
     for slot, say in _SAID:
+        if slot == "model" and intent not in MODEL_INTENTS:
+            continue  # no word of theirs is a model: `model=…` below
         if slot in rest:
             parts.append(say(intent, rest.pop(slot)))
     if "partition_key" in rest and rest.get("partition") == "stratified":
@@ -109,9 +112,9 @@ def _start(intent: str, value: str) -> str:
 
 _SAID: Final[tuple[tuple[str, Any], ...]] = (
     ("topic", lambda _, value: _name(value)),
+    ("model", lambda _, value: _model(value)),  # straight after the verb: before a run
     ("run", _run),
     ("runs", lambda _, value: " and ".join(value)),
-    ("model", lambda _, value: _model(value)),
     ("source", lambda _, value: f"from {_literal(value)}"),
     ("data", _data),
     ("out", lambda _, value: f"to {_literal(value)}"),

@@ -135,6 +135,14 @@ def test_the_value_of_an_override_keeps_its_blanks():
     assert (reading.slots["name"], reading.slots["lr"]) == ('my "big" run', 1)
 
 
+def test_the_canonical_sentence_says_the_model_before_the_run():
+    for sentence in ("evaluate quark fox-12 on ./d", "rerun fox-12 model=big", "again model=big"):
+        reading = HUB.read(sentence)
+        again = HUB.read(str(reading.canonical))
+        assert (reading.status, again.status) == ("ok", "ok")
+        assert (again.intent, again.slots) == (reading.intent, reading.slots)
+
+
 # Aliases
 def test_a_dataset_alias_is_a_literal():
     aliases = {"Genomes": "s3://b/g"}
