@@ -15,6 +15,8 @@ from tools_utilities.terminal_text import (
     sparkline,
 )
 
+NAMED_WAIT = 0.05
+"""Share of a step from which on it is said what the data waits for."""
 KEPT_LOSSES = 4096
 """Losses kept for the pictures; older ones are thinned to every second when there are more."""
 
@@ -126,10 +128,16 @@ class LiveRun:
         return [
             f"data {human_bytes(step.get('data_bytes_per_second') or 0)}/s",
             "no cache" if hit_rate is None else f"cache hit {hit_rate:.0%}",
-            f"data wait {step.get('data_wait_share') or 0:.0%}",
+            _data_wait(step),
             f"retries {step.get('retries') or 0}",
             f"ranks {self.start.get('world_size', 1)}",
         ]
+
+
+def _data_wait(step: dict[str, Any]) -> str:
+    share, cause = step.get("data_wait_share") or 0, step.get("wait_cause")
+    named = cause and share >= NAMED_WAIT
+    return f"data wait {share:.0%}" + (f" ({str(cause).replace('_', ' ')})" if named else "")
 
 
 def flow(

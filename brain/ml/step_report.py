@@ -8,6 +8,15 @@ from brain.ml.schedule import Progress, RunLength, epochs_done, share_done
 from brain.ml.training_job import TrainingJob
 
 BYTES_READ = ("bytes_from_store", "bytes_from_cache")
+WAITS = ("open", "store", "read_ahead", "other_process", "retry")
+"""Causes of waiting: for a split to be open at all; and of that, or beside it on threads that read
+ahead, for the store, for a fetch begun earlier, for another process's, for trying again."""
+SUMMED = (
+    *BYTES_READ, "objects_from_store", "objects_from_cache", "objects_uncached", "requests",
+    "retries", "prefetch_hits", "prefetch_misses", "samples_loaded", "open_wait_seconds",
+    *(f"wait_{cause}_seconds" for cause in WAITS[1:]),
+)  # fmt: skip
+"""Statistics that are added up over the ranks."""
 
 
 class StepReport:
@@ -18,6 +27,7 @@ class StepReport:
         self._started = time.monotonic()
         self._first_share = share_done(job, progress, length)
         self._bytes = 0.0
+        self._waits = dict.fromkeys(WAITS, 0.0)
 
     def event(
         self,
@@ -34,7 +44,9 @@ class StepReport:
 
         `tokens` are the step's own; `seconds` it took, `waited` of them for data.
         """
-        progress = self._progress
+        progress, waits = self._progress, waits_of(stats)
+        fresh = {cause: waits[cause] - self._waits[cause] for cause in WAITS}
+        self._waits = waits
         bytes_read = sum(stats.get(name, 0) for name in BYTES_READ)
         fresh_bytes, self._bytes = bytes_read - self._bytes, bytes_read
         return {
@@ -48,6 +60,8 @@ class StepReport:
             "tokens_per_second": tokens / seconds if seconds else 0.0,
             "step_seconds": seconds,
             "data_wait_share": waited / seconds if seconds else 0.0,
+            "wait_seconds": waits,
+            "wait_cause": _most(fresh),
             "data_bytes_per_second": fresh_bytes / seconds if seconds else 0.0,
             # Files read in place are no cache; neither is a stream without one.
             "cache_hit_rate": _hit_rate(stats) if self._job.cache_dir else None,
@@ -61,6 +75,21 @@ class StepReport:
         if made <= 0:
             return None
         return (time.monotonic() - self._started) * (1 - share) / made
+
+
+def waits_of(stats: Mapping[str, float]) -> dict[str, float]:
+    """Return the seconds waited so far by cause, of all ranks together."""
+    waits = {cause: float(stats.get(f"wait_{cause}_seconds", 0.0)) for cause in WAITS[1:]}
+    return {"open": float(stats.get("open_wait_seconds", 0.0)), **waits}
+
+
+def _most(fresh: Mapping[str, float]) -> str | None:
+    """Return what was waited for most; `open` only where none of its own causes tells more."""
+    causes = {cause: seconds for cause, seconds in fresh.items() if cause != "open"}
+    cause = max(causes, key=lambda name: causes[name])
+    if causes[cause] > 0:
+        return cause
+    return "open" if fresh["open"] > 0 else None
 
 
 def _hit_rate(stats: Mapping[str, float]) -> float | None:

@@ -27,7 +27,7 @@ from brain.ml.schedule import (
     stop_rule,
 )
 from brain.ml.session import Session
-from brain.ml.step_report import StepReport
+from brain.ml.step_report import SUMMED, StepReport
 from brain.ml.stop_request import EXIT_CODES
 from brain.ml.token_source import Batch, empty_batch
 from brain.ml.training_stream import TrainingStream
@@ -77,6 +77,8 @@ class Trainer:
         self.report = StepReport(self.job, self.progress, self.length)
         self._started = time.monotonic() - self.progress.seconds
         self._saved = 0
+        self._stats: dict[str, float] = {}
+        """Of the data, `SUMMED` over all ranks; as of the last step."""
         self._position = stream.state_dict()
         """Of the data: after the last step made, whatever has been fetched since."""
 
@@ -111,7 +113,7 @@ class Trainer:
             if self.group.is_main:
                 event = self.report.event(
                     loss=loss, rate=rate, norm=norm, tokens=agreed.tokens,
-                    seconds=step_seconds, waited=waited, stats=self.stream.get_stats(),
+                    seconds=step_seconds, waited=waited, stats=self._stats,
                 )  # fmt: skip
                 self.session.tell("step", **event)
             self._evaluate_and_save_when_due(samples_before)
@@ -159,7 +161,11 @@ class Trainer:
         parts.scaler.update()
         parts.optimizer.zero_grad(set_to_none=True)
         clock = time.monotonic() - self._started if self.group.is_main else 0.0
-        loss_all, self.progress.seconds = self.group.total([float(total), clock])
+        stats = self.stream.get_stats()
+        loss_all, self.progress.seconds, *sums = self.group.total(
+            [float(total), clock, *(stats.get(name, 0.0) for name in SUMMED)]
+        )
+        self._stats = {**stats, **dict(zip(SUMMED, sums, strict=True))}
         return loss_all / max(1, agreed.tokens), float(norm)
 
     def _gradients_meet(self, *, last: bool) -> Any:
@@ -252,7 +258,10 @@ class Trainer:
             self._save()
         progress = self.progress
         self.session.watchdog.watch_peers(())  # from here on ranks end, one before the other
-        self.group.barrier()
+        stats = self.stream.get_stats()
+        # In place of a barrier: from here on ranks part.
+        sums = self.group.total([stats.get(name, 0.0) for name in SUMMED])
+        stats |= dict(zip(SUMMED, sums, strict=True))
         self.session.tell(
             "end",
             reason=reason,
@@ -266,6 +275,6 @@ class Trainer:
             tokens=progress.tokens,
             share=share_done(self.job, progress, self.length),
             # The stream counts every position taken of it; only these were saved.
-            stats={**self.stream.get_stats(), "num_checkpoints": self._saved},
+            stats={**stats, "num_checkpoints": self._saved},
         )
         return code

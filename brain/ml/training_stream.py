@@ -5,7 +5,8 @@ share of the samples, or the job's `weights`), so that the order does not depend
 An epoch ends when every source is through.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from brain.ml.dataset_shards.mixed_stream import MixedStream
 from brain.ml.token_source import TokenSource
@@ -26,8 +27,14 @@ class TrainingStream(MixedStream):
         """Return the sources' numeric statistics, added up; rates and means only of a single one."""
         total: dict[str, float] = {}
         for loader in self._loaders:
-            for name, value in loader.get_stats().items():
+            for name, value in _flat(loader.get_stats()).items():
                 mean = name.startswith("avg_") or name.endswith(("_rate", "_utilization"))
                 if isinstance(value, int | float) and not (mean and len(self._loaders) > 1):
                     total[name] = total.get(name, 0) + value
         return total
+
+
+def _flat(stats: Mapping[str, Any]) -> dict[str, Any]:
+    """Return statistics with the seconds waited by cause as numbers of their own."""
+    waits = {f"wait_{cause}_seconds": s for cause, s in stats.get("wait_seconds", {}).items()}
+    return {**stats, **waits}

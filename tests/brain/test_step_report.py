@@ -1,0 +1,56 @@
+"""What a step says of waiting: by cause, over all ranks, and the cause in the live view."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from brain.ml.schedule import Progress, RunLength
+from brain.ml.step_report import SUMMED, StepReport
+from resource_manager.live_view import LiveRun
+from tests.training import events, make_job, text_shards, train_here, write_shards
+from tools_utilities.terminal_text import plain
+
+
+def report_of(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    job = make_job(tmp_path / "run", write_shards(tmp_path / "data", text_shards()))
+    report = StepReport(job, Progress(), RunLength(source_samples=(90,)))
+
+    def event(**stats: float) -> dict[str, Any]:
+        return report.event(
+            loss=1.0, rate=0.1, norm=1.0, tokens=10, seconds=1.0, waited=0.5, stats=stats
+        )
+
+    return event
+
+
+def test_the_cause_is_what_grew_most_since_the_last_step(tmp_path):
+    event = report_of(tmp_path)
+    first = event(open_wait_seconds=5.0, wait_store_seconds=4.0, wait_retry_seconds=1.0)
+    assert first["wait_cause"] == "store"
+    second = event(open_wait_seconds=6.0, wait_store_seconds=4.0, wait_retry_seconds=2.0)
+    assert second["wait_cause"] == "retry"
+    assert second["wait_seconds"]["store"] == 4.0
+    assert (
+        event(open_wait_seconds=7.0, wait_store_seconds=4.0, wait_retry_seconds=2.0)["wait_cause"]
+        == "open"
+    )
+    quiet = event(open_wait_seconds=7.0, wait_store_seconds=4.0, wait_retry_seconds=2.0)
+    assert quiet["wait_cause"] is None
+
+
+def test_the_live_view_names_the_cause_of_a_wait_that_matters():
+    run = LiveRun("fox-1")
+    run.take({"event": "step", "data_wait_share": 0.12, "wait_cause": "read_ahead"})
+    assert "data wait 12% (read ahead)" in " ".join(map(plain, run.lines(200, draw=False)))
+    run.take({"event": "step", "data_wait_share": 0.01, "wait_cause": "store"})
+    assert "data wait 1% ·" in " ".join(map(plain, run.lines(200, draw=False)))
+
+
+def test_a_run_writes_waits_and_sums(tmp_path):
+    store = write_shards(tmp_path / "data", text_shards())
+    assert train_here(make_job(tmp_path / "run", store, max_steps=3)) == 0
+    step = events(tmp_path / "run", "step")[-1]
+    assert set(step["wait_seconds"]) == {"open", "store", "read_ahead", "other_process", "retry"}
+    [end] = events(tmp_path / "run", "end")
+    assert set(SUMMED) <= set(end["stats"])
+    assert end["stats"]["objects_from_cache"] > 0
