@@ -8,7 +8,11 @@ import msgspec
 from tools_utilities.errors import UsageError
 from tools_utilities.terminal_text import Line, Span, caseless, fold, table
 
-PICK_HELP = "1,3-5 · all · largest · /filter · p N previews"
+PICK_HELP = "1,3-5 · all · largest · /filter · p N previews · s size sorts"
+SORTS = ("score", "name", "size")
+"""What a list may be sorted by; the score is the order in which the choices come."""
+PAGE_CHOICES = 50
+"""Choices of a plain list shown at a time."""
 _ITEM = re.compile(r"(\d{1,9})(?:\s*(?:-|\.\.|–|to)\s*(\d{1,9}))?")  # noqa: RUF001 - people paste en dashes
 NO_ROOM = 100
 """Below this many columns a choice is shown on several lines."""
@@ -26,6 +30,15 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FACTS = ("score", "objects", "size", "format")
+
+
+def order_of(choices: Sequence[Choice], sort: str) -> list[int]:
+    """Return the indices of `choices` by one of SORTS: names upwards, sizes downwards."""
+    if sort == "name":
+        return sorted(range(len(choices)), key=lambda i: caseless(choices[i].name))
+    if sort == "size":
+        return sorted(range(len(choices)), key=lambda i: -choices[i].size_bytes)
+    return list(range(len(choices)))
 
 
 def parse_picks(text: str, sizes: Sequence[int]) -> list[int]:
@@ -100,18 +113,16 @@ def pick_by_line(
     ask: Callable[[str], str | None],
 ) -> list[int]:
     """Show a numbered list and read answers until one names choices; empty for an empty answer."""
-    shown = list(enumerate(choices, 1))
+    listing = _Listing(choices, width=width, say=say)
     sizes = [choice.size_bytes for choice in choices]
-    say(question, *numbered_lines(shown, width=width))
+    say(question)
+    listing.show()
     while True:
         answer = ask(f"Which? [{PICK_HELP}] ")
         if answer is None or not answer.strip():
             return []
         answer = answer.strip()
-        if answer.startswith("/"):
-            wanted = caseless(answer[1:])
-            found = [(i, choice) for i, choice in shown if wanted in caseless(choice.name)]
-            say(*(numbered_lines(found, width=width) or [f"No group's name holds {answer[1:]!r}."]))
+        if listing.take(answer):
             continue
         try:
             asked_preview = re.fullmatch(r"p(?:review)?\s*(\d+)", answer)
@@ -122,3 +133,43 @@ def pick_by_line(
             return parse_picks(answer, sizes)
         except UsageError as error:
             say(f"{error}. {error.hint}")
+
+
+class _Listing:
+    """A plain list: filtered, sorted, and shown a page at a time."""
+
+    def __init__(
+        self, choices: Sequence[Choice], *, width: int | None, say: Callable[..., None]
+    ) -> None:
+        self._choices = choices
+        self._width = width
+        self._say = say
+        self._order = order_of(choices, SORTS[0])
+        self._filter = ""
+        self._at = 0
+
+    def take(self, answer: str) -> bool:
+        """Act on `/filter`, `s name` or `n`; False when the answer is something else."""
+        sort = re.fullmatch(r"s(?:ort)?\s*(score|name|size)", caseless(answer))
+        if answer.startswith("/"):
+            self._filter, self._at = caseless(answer[1:]), 0
+        elif sort:
+            self._order, self._at = order_of(self._choices, sort[1]), 0
+        elif caseless(answer) not in ("n", "next"):
+            return False
+        self.show()
+        return True
+
+    def show(self) -> None:
+        """Show the next page, from the first one again after the last."""
+        found = [i for i in self._order if self._filter in caseless(self._choices[i].name)]
+        if not found:
+            self._say(f"No group's name holds {self._filter!r}.")
+            return
+        if self._at >= len(found):
+            self._at = 0
+        page = found[self._at : self._at + PAGE_CHOICES]
+        first, self._at = self._at + 1, self._at + len(page)
+        self._say(*numbered_lines([(i + 1, self._choices[i]) for i in page], width=self._width))
+        if len(page) < len(found):
+            self._say(f"{first}-{self._at} of {len(found):,}; n shows the next ones")

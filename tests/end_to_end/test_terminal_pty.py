@@ -141,7 +141,7 @@ def test_plain_picker_without_escape_bytes(project, changes):
     screen = Screen(project, "train quark with data/datasets/two for 3 steps", "--plan", **changes)
     screen.until("Which?")
     screen.send("/[a]\n")
-    screen.until("previews]")
+    screen.until("sorts]")
     screen.send("p 1\n")
     screen.until("sample 0 of shard 0")
     screen.send("1\n")

@@ -1,5 +1,8 @@
 """What an answer to the picker means, and that names are shown whole."""
 
+import threading
+from typing import Any
+
 import pytest
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
@@ -119,7 +122,8 @@ DOWN, UP = "\x1b[B", "\x1b[A"
         ("99\r2\r", [1]),  # a wrong answer is told, then asked again
         ("12\x7f\r", [0]),  # backspace
         ("/bold\r\r", [2]),
-        ("p 2\r2\r", [1]),
+        ("p2\r2\r", [1]),
+        ("p\r", [0]),  # a preview is no answer
         ("\x04", []),
     ],
 )
@@ -146,3 +150,106 @@ def test_menu_lines_hold_names_whole_and_the_preview():
     footer = menu.footer(40)
     assert footer[-1] == ("bold", "> 7")
     assert all(width_of(text) <= 40 for _, text in [*rows, *footer])
+
+
+def many(count: int) -> tuple[Choice, ...]:
+    return tuple(
+        Choice(
+            name=f"data/set-{n * 7 % count:04}/", facts=("0.90", "8 objects", "1 KiB", "jsonl"),
+            why="even sizes", size_bytes=n * 31 % count,
+        )
+        for n in range(count)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [(80, 24), (40, 12), (200, 50)])
+@pytest.mark.parametrize("count", [3, 40, 2000])
+def test_a_list_of_any_length_keeps_the_cursor_in_sight(count, size):
+    width, height = size
+    menu = Menu("Which groups?", many(count), lambda i: [f"record of {i} " * 30])
+    room = height - len(menu.footer(width)) - 1
+    steps: list[Any] = [
+        lambda: None,
+        *[lambda: menu.turn(1)] * 5,
+        lambda: menu.go(10**6),
+        lambda: menu.move(1),
+    ]
+    for step in steps:
+        step()
+        for key in ("", "p"):
+            for char in key:
+                menu.type(char)
+            rows, cursor = menu.lines(width, max(3, room))
+            assert rows[cursor][0] == "reverse"
+            assert menu.choices[menu.listed[menu.at]].name in rows[cursor][1]
+            assert len(rows) <= max(9, room)
+            assert all(width_of(text) <= width for _, text in rows)
+    assert menu.at == 0  # one down from the last is the first
+
+
+def test_paging_shows_every_choice():
+    menu = Menu("Which groups?", many(40), lambda _i: [])
+    seen: set[str] = set()
+    for _ in range(40):
+        rows, _cursor = menu.lines(80, 15)
+        seen.update(word for _, text in rows for word in text.split() if word.startswith("data/"))
+        menu.turn(1)
+    assert len(seen) == 40
+    assert menu.at == 39  # the end is an end
+
+
+def test_the_list_is_sorted_and_filtered_as_it_is_typed():
+    menu = Menu("Which groups?", CHOICES, lambda _i: [])
+    menu.type("s")
+    assert [NAMES[i] for i in menu.listed] == sorted(NAMES, key=str.casefold)
+    menu.type("s")
+    assert [SIZES[i] for i in menu.listed] == sorted(SIZES, reverse=True)
+    assert "by size" in menu.lines(80)[0][1][1] + menu.lines(80)[0][2][1]
+    menu.type("s")
+    assert menu.listed == [0, 1, 2, 3, 4]
+    for char in "/BO":
+        menu.type(char)
+    assert [NAMES[i] for i in menu.listed] == ["data/[bold]c/"]
+    menu.erase()
+    menu.erase()
+    assert len(menu.listed) == 5
+    for char in "/nothing":
+        menu.type(char)
+    assert menu.listed == []
+    assert "no group's name holds" in "".join(text for _, text in menu.lines(80, 20)[0])
+    assert not menu.leave()  # Esc takes the filter back first
+    assert len(menu.listed) == 5
+    assert menu.leave()
+
+
+def test_marks_outlive_a_filter():
+    assert press(" /bold\r \r") == [0, 2]
+
+
+def test_a_preview_that_never_comes_does_not_hold_the_keys():
+    gone = threading.Event()
+
+    def hang(_index: int) -> list[str]:
+        gone.wait(30)
+        return []
+
+    menu = Menu("Which groups?", CHOICES, hang)
+    with create_pipe_input() as pipe:
+        pipe.send_text("p" + DOWN + " \r")
+        assert run_menu(menu, pipe, DummyOutput(), lambda text: text) == [1]
+    gone.set()
+
+
+def test_the_plain_list_is_sorted_and_shown_a_page_at_a_time():
+    said: list[str] = []
+    queue = iter(["n", "s name", "/set-1999", "1"])
+    picked = pick_by_line(
+        "Which groups?", many(2000), lambda _i: [], width=80,
+        say=lambda *lines: said.append("\n".join(plain(line) for line in lines)),
+        ask=lambda _prompt: next(queue, None),
+    )  # fmt: skip
+    assert picked == [0]
+    assert sum(text.count("data/set-") for text in said) == 50 + 50 + 50 + 1
+    assert "1-50 of 2,000; n shows the next ones" in said
+    assert "51-100 of 2,000; n shows the next ones" in said
+    assert "data/set-0000/" in said[5].splitlines()[0]
