@@ -71,7 +71,8 @@ def manager_of(uri: str, endpoint: str | None, name: str, worker: str, state: st
         lease_seconds=60,
     )
     manager.probe()
-    assert manager.manifest.num_samples
+    if not manager.manifest.num_samples:
+        raise SystemExit("the dataset is empty")
     return manager
 
 
@@ -88,7 +89,8 @@ def one_worker(manager: ShardManager, count: int) -> dict[str, tuple[float, floa
 
     def claim(_: int) -> None:
         found = manager.claim_shard()
-        assert found is not None
+        if found is None:
+            raise SystemExit("a shard was expected to be free")
         claimed.append(found.shard_id)
 
     return {
@@ -123,7 +125,8 @@ def workers(job: tuple[str, str | None, str, str], count: int, num_shards: int) 
     found = [results.get(timeout=600) for _ in processes]
     for process in processes:
         process.join()
-    assert sum(done for _, done, _ in found) == num_shards, found
+    if sum(done for _, done, _ in found) != num_shards:
+        raise SystemExit(f"not every shard was done once: {found}")
     return num_shards / max(seconds for seconds, _, _ in found)
 
 

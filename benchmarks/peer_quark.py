@@ -59,7 +59,7 @@ def own_loader(dataset, kw):
     from brain.ml.dataset_shards.stream_loader import StreamLoader
     from brain.ml.dataset_shards.token_collate import TokenCollate
 
-    collate_fn = TokenCollate() if kw["collate_fn"] is stack_tokens else kw["collate_fn"]
+    collate_fn = TokenCollate() if kw["collate_fn"] is stack_tokens else list
     return StreamLoader(
         dataset, kw["batch_size"], num_workers=kw["num_workers"], collate_fn=collate_fn
     )

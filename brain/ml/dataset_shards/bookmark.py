@@ -10,11 +10,12 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from brain.ml.dataset_shards.epoch_clock import EpochClock, Turn
+from brain.ml.dataset_shards.epoch_clock import EpochClock
 from brain.ml.dataset_shards.epoch_plan import EpochStart
 from brain.ml.dataset_shards.partition_deal import Deal
 from brain.ml.dataset_shards.share import Share
 from brain.ml.dataset_shards.stream_iteration import Iteration, Standing, standing_in
+from brain.ml.dataset_shards.turn import Turn
 from tools_utilities.errors import UsageError
 
 

@@ -8,10 +8,11 @@ takes that epoch. Readers that race compute the same number from the same earlie
 """
 
 from multiprocessing.context import get_spawning_popen
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
+from brain.ml.dataset_shards.turn import Turn
 from tools_utilities.errors import UsageError
 
 MAX_WORKERS = 1024
@@ -19,17 +20,6 @@ _SERIAL, _TAG, _EPOCH, _BAD, _ORDER, _CHECK = range(6)
 _READ_TRIES = 100_000
 _MAIN = 1
 _FIRST_WORKER = 2
-
-
-class Turn(NamedTuple):
-    """What an iteration was given."""
-
-    serial: int
-    tag: int
-    epoch: int
-    position: int
-    """Where it begins; 0 unless it is the first since a state was loaded."""
-    row: int
 
 
 class EpochClock:

@@ -7,6 +7,7 @@ state is exact with worker processes too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import Any, Self, cast
@@ -37,6 +38,8 @@ from brain.ml.dataset_shards.stream_index import (
 )
 from brain.ml.dataset_shards.stream_iteration import Iteration, StreamTotals
 from brain.ml.dataset_shards.stream_partitions import StreamPartitions, objects_first_needed
+from brain.ml.dataset_shards.stream_plan import plan_epoch, share_of
+from brain.ml.dataset_shards.turn import Turn
 from brain.ml.dataset_shards.validation import Validation, validate_stream
 from tools_utilities.errors import QuarkError, UsageError
 from tools_utilities.shard_format import ReadOptions
@@ -189,26 +192,40 @@ class StreamDataset(IterableDataset[Any]):
                 error.pack()
             raise
 
-    def begin(self, batch_size: int | None) -> Iteration:
+    def begin(self, batch_size: int | None, *, shared_rows: bool = False) -> Iteration:
         """Start the next epoch (or go on from a loaded state) in this process.
+
+        With `shared_rows`, batches may be RowBlocks.
 
         Raises:
             DataNotFoundError: there is no data at the prefix.
         """
-        index, worker = self.prepare(), get_worker_info()
-        turn, start = self.bookmark.begin(int(index.change_fingerprint[:15], 16))
+        worker = get_worker_info()
         if batch_size is None:
             warn_of_workers()
-        share = self._share(
+        index, plan, turn = self.next_plan(
             batch_size or 1,
             worker=0 if worker is None else worker.id,
             num_workers=1 if worker is None else worker.num_workers,
         )
-        self._partitions.deal(start, share)
-        plan = self._plan(index, share, start)
+        plan = replace(plan, shared_rows=shared_rows)
         iteration = Iteration(index, plan, self.bookmark.clock, turn, self._totals)
         self.bookmark.iteration = iteration
         return iteration
+
+    def next_plan(
+        self, batch_size: int, *, worker: int = 0, num_workers: int = 1
+    ) -> tuple[StreamIndex, EpochPlan, Turn]:
+        """Take the next epoch (or the rest of a loaded one) and return what reads it.
+
+        Raises:
+            DataNotFoundError: there is no data at the prefix.
+        """
+        index = self.prepare()
+        turn, start = self.bookmark.begin(int(index.change_fingerprint[:15], 16))
+        share = self._share(batch_size, worker=worker, num_workers=num_workers)
+        self._partitions.deal(start, share)
+        return index, self._plan(index, share, start), turn
 
     def prepare(self) -> StreamIndex:
         """Return the index, listing the data if that has not been done; agree on it with other ranks.
@@ -257,30 +274,16 @@ class StreamDataset(IterableDataset[Any]):
         return self._place or find_place(None, None)
 
     def _share(self, batch_size: int, *, worker: int = 0, num_workers: int = 1) -> Share:
-        place = self.place
-        return Share(
-            rank=place.rank,
-            world_size=place.world_size,
-            worker=worker,
-            num_workers=num_workers,
-            batch_size=batch_size,
-            equalize=self.config.equalize,
-        )
+        return share_of(self.place, self.config, batch_size, worker=(worker, num_workers))
 
     def _plan(self, index: StreamIndex, share: Share, start: EpochStart) -> EpochPlan:
-        config = self.config
-        return EpochPlan(
-            table=index.table,
-            source=self._source,
-            shape=index.shape,
-            shuffle=config.shuffle,
-            seed=config.seed,
-            start=start,
-            share=share,
-            tolerance=config.tolerance,
-            prefetch=config.prefetch,
-            partitioning=self._partitions.made,
-        )
+        made = self._partitions.made
+        return plan_epoch(index, self._source, self.config, share, start, partitioning=made)
+
+    @property
+    def manager(self) -> ShardReader | None:
+        """What reads the store; None: the samples are in memory."""
+        return self._manager
 
     # Epochs and state.
 
@@ -389,11 +392,7 @@ class StreamDataset(IterableDataset[Any]):
     def __getstate__(self) -> dict[str, Any]:
         if get_spawning_popen() is not None and self._manager is not None:
             self._own_index()  # so that all workers read the same listing
-        return {
-            **self.__dict__,
-            "_place": self.place,
-            "_totals": StreamTotals(),
-        }
+        return {**self.__dict__, "_place": self.place, "_totals": StreamTotals()}
 
     def _counts_folder(self) -> Path | None:
         folder = getattr(self._manager, "cache_dir", None)

@@ -1,11 +1,10 @@
 """One `iter()` of a stream in one reader: delivers samples or batches, and always knows where it stands."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from brain.ml.dataset_shards.epoch_clock import EpochClock, Turn
 from brain.ml.dataset_shards.epoch_plan import EpochCounts, EpochPlan, EpochStart
 from brain.ml.dataset_shards.epoch_reader import Block
 from brain.ml.dataset_shards.lane_walk import LaneHint
@@ -13,6 +12,7 @@ from brain.ml.dataset_shards.partition_deal import Deal
 from brain.ml.dataset_shards.partition_reader import PartitionReader, make_reader
 from brain.ml.dataset_shards.share import Share
 from brain.ml.dataset_shards.stream_index import StreamIndex
+from brain.ml.dataset_shards.turn import Turn, TurnClock
 from brain.ml.dataset_shards.window_reader import Unreadable
 from tools_utilities.errors import DataError, RecordError
 
@@ -59,7 +59,7 @@ class Iteration:
         self,
         index: StreamIndex,
         plan: EpochPlan,
-        clock: EpochClock,
+        clock: TurnClock,
         turn: Turn,
         totals: StreamTotals,
     ) -> None:
@@ -113,21 +113,27 @@ class Iteration:
                 yield entry
         self._finished = True
 
-    def batches(self, *, drop_last: bool) -> Iterator[list[Any]]:
+    def batches(self, *, drop_last: bool) -> Iterator[Sequence[Any]]:
         """Yield batches of the plan's size; the last may be shorter, as may one with bad records."""
         size = self._plan.share.batch_size
         self._usable_batch = size if drop_last else 1
-        held: list[Any] = []
+        held: Sequence[Any] = []
         epoch = self.start.epoch
         for block in self._blocks():
             if epoch != self.start.epoch:
                 # What was left of a used-up epoch is less than a batch and not wanted.
                 held, epoch = [], self.start.epoch
-            held += block.entries
-            done = len(held) - len(held) % size
-            for start in range(0, done, size):
-                yield from self._batch(held[start : start + size])
-            del held[:done]
+            entries, first = block.entries, 0
+            if held:
+                first = size - len(held)
+                held = [*held, *entries[:first]]
+                if len(held) < size:
+                    continue
+                yield from self._batch(held)
+            end = len(entries) - (len(entries) - first) % size
+            for start in range(first, end, size):
+                yield from self._batch(entries[start : start + size])
+            held = entries[end:]
         if held and not drop_last:
             yield from self._batch(held)
         self._finished = True
@@ -148,9 +154,10 @@ class Iteration:
         position = position if total is None else min(position, total)
         return Standing(start.epoch, position, self._reader.hint_at(position) or start.hint)
 
-    def _batch(self, entries: list[Any]) -> Iterator[list[Any]]:
-        good = [entry for entry in entries if type(entry) is not Unreadable]
-        if len(good) < len(entries):
+    def _batch(self, entries: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        good = entries
+        if type(entries) is list and Unreadable in map(type, entries):
+            good = [entry for entry in entries if type(entry) is not Unreadable]
             for entry in entries:
                 if type(entry) is Unreadable:
                     self._skip(entry)

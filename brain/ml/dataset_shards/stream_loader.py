@@ -2,47 +2,32 @@
 
 Workers send whole batches, each with the stream's standing once it has been delivered, so that the
 state advances when a batch is handed out and not when it is fetched. An error raised in a worker
-arrives as it was raised. Workers start by forkserver and live on between epochs.
+arrives as it was raised. Workers start by forkserver and live on between epochs; they are Quark's own
+(`worker_pool.py`), and share this process's listing, its read-ahead and its cache.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping
-from multiprocessing import get_context
-from typing import Any, NamedTuple
+from multiprocessing import forkserver, get_context
+from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from brain.ml.dataset_shards.samples_in_step import SampleRef, find_samples
 from brain.ml.dataset_shards.stream_dataset import StreamDataset
+from brain.ml.dataset_shards.stream_index import StreamIndex
 from brain.ml.dataset_shards.stream_iteration import Standing
-from brain.ml.dataset_shards.stream_statistics import merge_statistics
-from tools_utilities.errors import QuarkError, UsageError
+from brain.ml.dataset_shards.stream_statistics import merge_statistics, merge_workers
+from brain.ml.dataset_shards.turn import Turn
+from brain.ml.dataset_shards.worker_messages import WorkerTask, learn_counts
+from brain.ml.dataset_shards.worker_pool import PRELOAD, WorkerPool
+from brain.ml.dataset_shards.worker_shards import BroughtObjects, endpoint_of
+from tools_utilities.errors import UsageError
 
 Collate = Callable[[list[Any]], Any]
 
 
-_STATS_SECONDS = 0.5
-
-
-class _Message(NamedTuple):
-    """One batch on its way from where it was read to where it is delivered."""
-
-    batch: Any
-    standing: Standing | None
-    """Where the stream stands once it is delivered; None where one process does both."""
-    stats: tuple[int, dict[str, Any]] | None
-    """A worker's number and statistics, now and then."""
-    error: QuarkError | None = None
-
-    def pin_memory(self) -> "_Message":
-        """Pin the batch; torch calls this where `pin_memory=True`."""
-        from torch.utils.data._utils.pin_memory import pin_memory
-
-        return self._replace(batch=pin_memory(self.batch))  # type: ignore[no-untyped-call] # torch's
-
-
-class _BatchStream(IterableDataset[_Message]):
-    """The stream as workers iterate it: batches, collated."""
+class _BatchStream(IterableDataset[Any]):
+    """The stream as one process iterates it: batches, collated."""
 
     def __init__(
         self, stream: StreamDataset, batch_size: int, collate: Collate, *, drop_last: bool
@@ -50,25 +35,14 @@ class _BatchStream(IterableDataset[_Message]):
         super().__init__()
         self.stream = stream
         self._batch_size = batch_size
-        self._collate = collate
+        self._collate: Any = collate
         self._drop_last = drop_last
 
-    def __iter__(self) -> Iterator[_Message]:
-        try:
-            iteration = self.stream.begin(self._batch_size)
-            worker, sent = get_worker_info(), 0.0
-            for batch in iteration.batches(drop_last=self._drop_last):
-                if worker is None:
-                    yield _Message(self._collate(batch), None, None)
-                    continue
-                stats = None
-                if iteration.at_end or time.monotonic() - sent > _STATS_SECONDS:
-                    stats, sent = (worker.id, self.stream.get_stats()), time.monotonic()
-                yield _Message(self._collate(batch), iteration.standing(), stats)
-        except QuarkError as error:
-            if get_worker_info() is None:
-                raise
-            yield _Message(None, None, None, error)
+    def __iter__(self) -> Iterator[Any]:
+        shared = getattr(self._collate, "takes_blocks", False)
+        iteration = self.stream.begin(self._batch_size, shared_rows=shared)
+        for batch in iteration.batches(drop_last=self._drop_last):
+            yield self._collate(batch)
 
 
 class StreamLoader(DataLoader[Any]):
@@ -95,13 +69,14 @@ class StreamLoader(DataLoader[Any]):
             batch_size: Samples of one batch of this rank.
             num_workers: Processes that read; 0: this one, with threads that read ahead.
             collate_fn: Makes a batch of a list of samples; None: torch's default. Where it has a
-                method `finish(batch)`, that is called as the batch is delivered, in this process.
+                method `finish(batch)`, that is called as the batch is delivered, in this process,
+                and one `pack(samples)` is called in its place in a worker.
             drop_last: Leave out a last batch that is shorter.
             pin_memory: As in DataLoader.
-            prefetch_factor: Batches ahead a worker.
+            prefetch_factor: At most so many batches ahead a worker; None: 8 MiB of them.
             persistent_workers: Keep workers between epochs.
             multiprocessing_context: How workers start; `fork` is unsafe once threads run.
-            timeout: Seconds to wait for a worker; 0: for ever.
+            timeout: Seconds to wait for a batch of a worker; 0: for ever.
 
         Raises:
             UsageError: a batch size below 1.
@@ -111,24 +86,24 @@ class StreamLoader(DataLoader[Any]):
         self.stream = dataset
         self._per_rank = batch_size
         self._drop_last = drop_last
-        self._worker_stats: dict[int, dict[str, Any]] = {}
+        self._batches_ahead = prefetch_factor
+        self._pool: WorkerPool | None = None
+        self._brought: BroughtObjects | None = None
         self._past_stats: dict[str, Any] = {}
         """Of workers that have ended."""
+        self._past_wait = 0.0
         workers: dict[str, Any] = {}
         if num_workers:
-            if multiprocessing_context == "forkserver":
-                # The server imports torch once; every worker is then a fork of it.
-                get_context("forkserver").set_forkserver_preload([__name__])
             workers = {
                 "prefetch_factor": prefetch_factor,
                 "persistent_workers": persistent_workers,
                 "multiprocessing_context": multiprocessing_context,
                 "timeout": timeout,
             }
-        collate = collate_fn or default_collate
-        self._finish: Callable[[Any], Any] = getattr(collate, "finish", _unchanged)
+        self._collate: Any = collate_fn or default_collate
+        self._finish: Callable[[Any], Any] = getattr(self._collate, "finish", _unchanged)
         super().__init__(
-            _BatchStream(dataset, batch_size, collate, drop_last=drop_last),
+            _BatchStream(dataset, batch_size, self._collate, drop_last=drop_last),
             batch_size=None,
             num_workers=num_workers,
             collate_fn=_unchanged,
@@ -137,30 +112,95 @@ class StreamLoader(DataLoader[Any]):
         )
 
     def __iter__(self) -> Any:
-        """Return an iterator over the batches of the next epoch, or of the rest of a loaded one."""
+        """Return an iterator over the batches of the next epoch, or of the rest of a loaded one.
+
+        Raises:
+            UsageError: collate_fn or deserialize cannot be sent to a worker process.
+        """
         if self.num_workers:
-            # The epoch is fixed here, and told to the workers, which may have been started long ago.
-            if not self.persistent_workers:
-                self._keep_stats()
-            self.stream.prepare()
-            self.stream.bookmark.start_at(self.stream.bookmark.next_start())
-            return self._deliver(super().__iter__())
+            return self._start_pass()
         # torch's own iterator costs more than a batch of text takes to read.
         return self._deliver(super().__iter__() if self.pin_memory else iter(self.dataset))
 
-    def _deliver(self, messages: Iterator[_Message]) -> Iterator[Any]:
-        for message in messages:
-            if message.error is not None:
-                self._stop_workers()
-                raise message.error
-            if message.stats is not None:
-                worker, stats = message.stats
-                self._worker_stats[worker] = stats
-            if message.standing is not None:
-                self.stream.bookmark.stand_at(message.standing)
-            yield self._finish(message.batch)
-        if self.num_workers:
-            self.stream.bookmark.stand_at_end()
+    def _deliver(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield self._finish(batch)
+
+    # Worker processes.
+
+    def _start_pass(self) -> Iterator[Any]:
+        context = self.multiprocessing_context
+        if self._pool is None and context.get_start_method() == "forkserver":
+            # It imports what all workers need, once, while this process lists the data.
+            start_server(self._collate, self.stream)
+        bookmark = self.stream.bookmark
+        index, plan, turn = self.stream.next_plan(self._per_rank)
+        start, pool = plan.start, self._pool
+        if self._brought is None:
+            self._brought = BroughtObjects(self.stream.manager, index.table.objects)
+        self._brought.begin()
+        if pool is None:
+            endpoint_id = endpoint_of(self.stream.manager, plan)
+            if endpoint_id is not None and not start.position:
+                self._brought.expect(plan, index.counts)
+            task = WorkerTask(
+                index=index,
+                plan=plan,
+                collate=self._collate,
+                drop_last=self._drop_last,
+                endpoint_id=endpoint_id,
+                batches_ahead=self._batches_ahead,
+            )
+            pool = self._pool = WorkerPool(
+                task,
+                self.num_workers,
+                context,
+                timeout=self.timeout,
+                on_wanted=self._brought.wanted,
+                on_opened=self._brought.opened,
+            )
+        number = pool.begin(start, plan.share, index.counts, plan.partitioning, plan.seed)
+        bookmark.stand_at(Standing(start.epoch, start.position, start.hint, start.partitions))
+        return self._receive(pool, number, turn, index)
+
+    def _receive(
+        self, pool: WorkerPool, number: int, turn: Turn, index: StreamIndex
+    ) -> Iterator[Any]:
+        bookmark, epoch = self.stream.bookmark, turn.epoch
+        try:
+            for batch, standing in pool.batches(number):
+                read = standing.epoch - (0 if standing.position else 1)
+                if read != epoch:
+                    # What was loaded had been used up: the workers read the next epoch.
+                    bookmark.clock.shift(turn, read)
+                    epoch = read
+                finished = self._finish(batch)
+                bookmark.stand_at(standing)
+                yield self._pin(finished)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            self._stop_workers()
+            raise
+        for said in pool.ended():
+            if learn_counts(index.counts, said.counts):
+                index.save_counts()
+            if said.epoch != epoch:
+                bookmark.clock.shift(turn, said.epoch)
+                epoch = said.epoch
+        bookmark.stand_at_end()
+        if not self.persistent_workers:
+            self._stop_workers()
+
+    def _pin(self, batch: Any) -> Any:
+        if not self.pin_memory:
+            return batch
+        import torch
+        from torch.utils.data._utils.pin_memory import pin_memory
+
+        if not torch.accelerator.is_available():
+            return batch
+        return pin_memory(batch)  # type: ignore[no-untyped-call] # torch's
 
     def __len__(self) -> int:
         """Return this rank's batches of an epoch.
@@ -183,7 +223,6 @@ class StreamLoader(DataLoader[Any]):
             ChangedError: other data, another seed or other order settings.
         """
         self.stream.load_state_dict(state)
-        self._stop_workers()
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch `epoch`."""
@@ -194,19 +233,51 @@ class StreamLoader(DataLoader[Any]):
         return find_samples(self.stream, step, epoch, self._per_rank)
 
     def get_stats(self) -> dict[str, Any]:
-        """Return the stream's statistics, those of worker processes added."""
-        parts = [self.stream.get_stats(), self._past_stats, *self._worker_stats.values()]
-        return merge_statistics(parts)
+        """Return the stream's statistics, those of worker processes added.
 
-    def _keep_stats(self) -> None:
-        self._past_stats = merge_statistics([self._past_stats, *self._worker_stats.values()])
-        self._worker_stats.clear()
+        `wait_seconds["workers"]` is what this process has waited for batches of its workers.
+        """
+        own = self.stream.get_stats()
+        waited = self._past_wait
+        parts: list[Mapping[str, Any]] = [self._past_stats]
+        if self._pool is not None:
+            waited += self._pool.wait_seconds
+            parts.append(merge_workers(list(self._pool.stats.values())))
+        if self.num_workers:
+            own["wait_seconds"] = {**own.get("wait_seconds", {}), "workers": waited}
+        return merge_statistics([own, *parts])
+
+    def close(self) -> None:
+        """End the worker processes, if there are any; the next iteration starts new ones."""
+        self._stop_workers()
 
     def _stop_workers(self) -> None:
-        # Workers hold a copy of where to start: new ones get the new place.
-        self._iterator = None
-        self._keep_stats()
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        pool.close()
+        self._past_wait += pool.wait_seconds
+        workers = merge_workers(list(pool.stats.values()))
+        self._past_stats = merge_statistics([self._past_stats, workers])
 
 
-def _unchanged(message: Any) -> Any:
-    return message
+def start_server(*used: object) -> None:
+    """Start multiprocessing's fork server, importing what the workers' tasks are defined in.
+
+    Does nothing where it runs already.
+    """
+    modules = dict.fromkeys([*PRELOAD, *(_module_of(item) for item in used)])
+    get_context("forkserver").set_forkserver_preload([name for name in modules if name])
+    forkserver.ensure_running()
+
+
+def _module_of(value: object) -> str:
+    """Return where a function or an object's class is defined, unless it is the stream itself."""
+    if isinstance(value, StreamDataset):
+        return ""
+    module = getattr(value, "__module__", None) or type(value).__module__
+    return "" if module in {"builtins", "__main__"} else module
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch

@@ -52,6 +52,30 @@ def merge_statistics(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     )
     if opened:
         merged["cache_hit_rate"] = merged.get("objects_from_cache", 0) / opened
+    if "samples_loaded" in merged and opened:
+        # Of all processes: the one that fetches need not be one that reads.
+        known = opened - merged.get("objects_uncached", 0)
+        remote = merged.get("objects_from_store", 0) / known if known else 0
+        merged["remote_samples"] = round(merged["samples_loaded"] * remote)
+        merged["local_samples"] = merged["samples_loaded"] - merged["remote_samples"]
+    return merged
+
+
+def merge_workers(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the statistics of workers that read one epoch together.
+
+    What all of them see, as each opens every split, is counted once.
+    """
+    merged = merge_statistics(parts)
+    for name in ("missing_objects", "dropped_samples"):
+        if name in merged:
+            merged[name] = max(part.get(name, 0) for part in parts)
+    skipped: dict[str, int] = {}
+    for part in parts:
+        for reason, count in part.get("skipped", {}).items():
+            skipped[reason] = max(count, skipped.get(reason, 0))
+    if parts:
+        merged["skipped"] = skipped
     return merged
 
 

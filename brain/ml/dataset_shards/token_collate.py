@@ -8,24 +8,45 @@ the batch is delivered.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
+import numpy.typing as npt
 
+from brain.ml.dataset_shards.bulk_reading import RowBlock
 from tools_utilities.errors import DataError
 from tools_utilities.shard_formats.tokens import FIELD
+
+if TYPE_CHECKING:  # a worker process needs no torch for this
+    import torch
 
 
 class TokenCollate:
     """Makes one tensor of a list of samples `{"input_ids": array}` of one length."""
 
-    def __call__(self, samples: Sequence[dict[str, Any]]) -> torch.Tensor:
+    takes_blocks = True
+    """A StreamLoader may give it a RowBlock."""
+    finish_copies = True
+    """What `finish` returns shares no memory with what it was given."""
+
+    def __call__(self, samples: Sequence[dict[str, Any]]) -> "torch.Tensor":
         """Return the ids in their stored type, shape (len(samples), length).
 
         Raises:
             DataError: the samples have different lengths.
         """
+        import torch
+
+        return torch.from_numpy(self.pack(samples))
+
+    def pack(self, samples: Sequence[dict[str, Any]]) -> npt.NDArray[Any]:
+        """Return the ids as an array: what a worker sends.
+
+        Raises:
+            DataError: the samples have different lengths.
+        """
+        if isinstance(samples, RowBlock):
+            return samples.rows
         rows = [sample[FIELD] for sample in samples]
         length, dtype = len(rows[0]), rows[0].dtype
         if any(len(row) != length for row in rows):
@@ -35,10 +56,14 @@ class TokenCollate:
             )
         block = np.empty((len(rows), length), dtype)
         np.concatenate(rows, out=block.reshape(-1))
-        return torch.from_numpy(block)
+        return block
 
-    def finish(self, batch: torch.Tensor) -> torch.Tensor:
+    def finish(self, batch: "torch.Tensor | npt.NDArray[Any]") -> "torch.Tensor":
         """Return what is delivered: int64, as embeddings and losses want ids."""
+        import torch
+
+        pinned = isinstance(batch, torch.Tensor) and batch.is_pinned()
+        narrow = batch.numpy() if isinstance(batch, torch.Tensor) else batch
         # By numpy: torch would use several threads for it, which costs more than it gains.
-        wide = torch.from_numpy(batch.numpy().astype(np.int64))
-        return wide.pin_memory() if batch.is_pinned() else wide
+        wide = torch.from_numpy(narrow.astype(np.int64))
+        return wide.pin_memory() if pinned else wide
