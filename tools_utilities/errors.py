@@ -15,6 +15,7 @@
     ├── CacheError (OSError)             2   an explicit cache folder cannot be used
     ├── ChangedError                     6   the plan or the data changed
     ├── ClaimError                       5   nothing to claim, or not the owner
+    ├── WorkerError                      1   a loader worker was lost
     └── RunStoppedError                130   interrupted; `exit_code` 143 when terminated
 
 Every error crosses process borders: it pickles to its message, hint and detail alone.
@@ -144,6 +145,10 @@ class ClaimError(QuarkError):
     """Nothing to claim, or the caller does not own the claim."""
 
     exit_code = 5
+
+
+class WorkerError(QuarkError):
+    """A loader worker has ended, or says nothing; detail: pid, exit_code (negative: a signal)."""
 
 
 class RunStoppedError(QuarkError):
