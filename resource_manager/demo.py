@@ -78,6 +78,12 @@ class Demo:
 
     def run(self) -> int:
         """Run it; returns 0 when every promise was kept, else 1."""
+        if self._slots.get("plan_only"):
+            self._console.result(
+                [f'plan: make {DATASET}/, then: quark "{self._sentence()}"'],
+                {"schema": 1, "plan_only": True, "data": DATASET, "sentence": self._sentence()},
+            )
+            return 0
         began = time.monotonic()
         self._console.note([Span("1/4  ", "title"), f"making {DATASET}/ from Python's own sources"])
         data = self._make_data(self._root / DATASET)
