@@ -93,6 +93,7 @@ def test_exit_codes_are_the_documented_ones():
         "CacheError": 2,
         "ChangedError": 6,
         "ClaimError": 5,
+        "WorkerError": 1,
         "RunStoppedError": 130,
     }
     assert RunStoppedError("stopped").exit_code == 130

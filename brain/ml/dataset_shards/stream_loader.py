@@ -12,6 +12,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
+from brain.ml.dataset_shards.brought_objects import BroughtObjects
 from brain.ml.dataset_shards.samples_in_step import SampleRef, find_samples
 from brain.ml.dataset_shards.stream_dataset import StreamDataset
 from brain.ml.dataset_shards.stream_index import StreamIndex
@@ -20,7 +21,7 @@ from brain.ml.dataset_shards.stream_statistics import merge_statistics, merge_wo
 from brain.ml.dataset_shards.turn import Turn
 from brain.ml.dataset_shards.worker_messages import WorkerTask, learn_counts
 from brain.ml.dataset_shards.worker_pool import PRELOAD, WorkerPool
-from brain.ml.dataset_shards.worker_shards import BroughtObjects, endpoint_of
+from brain.ml.dataset_shards.worker_shards import endpoint_of
 from tools_utilities.errors import UsageError
 
 Collate = Callable[[list[Any]], Any]

@@ -17,7 +17,6 @@ from brain.ml.dataset_shards.epoch_plan import EpochPlan
 from brain.ml.dataset_shards.shuffle_order import Indices
 from brain.ml.dataset_shards.split_source import OpenedSplit, ShardReader, SplitSource, StoreSource
 from brain.ml.dataset_shards.split_table import SplitTable
-from brain.ml.dataset_shards.stream_partitions import objects_first_needed
 from tools_utilities.cached_bytes import CachedShardBytes
 from tools_utilities.disk_cache import DiskCache, EntryId, entry_id
 from tools_utilities.object_store import ObjectInfo
@@ -30,8 +29,6 @@ _LONGEST_PAUSE_SECONDS = 0.02
 _PATIENCE_SECONDS = 0.3
 """Waited for an object that nobody fetches; long enough for the owner to hear of it."""
 _CHECK_SECONDS = 0.1
-_EXPECTED = 256
-"""Objects fetched before the workers say what they need; bytes are bounded by the manager."""
 
 
 class NamedStore:
@@ -201,34 +198,3 @@ def _folder_of(manager: StreamingManager) -> Path | None:
     if options.cache_bytes <= 0 or options.spec.uri.startswith("file://"):
         return None
     return manager.cache_dir
-
-
-class BroughtObjects:
-    """The owner's side: fetches what workers will open, until one of them has it."""
-
-    def __init__(self, manager: Any, objects: Sequence[ObjectInfo]) -> None:
-        self._manager = manager
-        self._objects = objects
-        self._wanted: dict[int, None] = {}
-
-    def begin(self) -> None:
-        """Forget what an earlier pass wanted."""
-        self._wanted = {}
-
-    def expect(self, plan: EpochPlan, counts: Indices) -> None:
-        """Fetch what an epoch begins with, before there is a worker to say so."""
-        infos = objects_first_needed(plan, counts, _EXPECTED)
-        self._wanted = dict.fromkeys(self._objects.index(info) for info in infos)
-        self._manager.prefetch_shards(infos)
-
-    def wanted(self, numbers: Sequence[int]) -> None:
-        """Fetch what a worker will need, and before what was wanted of the others."""
-        self._wanted = {**dict.fromkeys(numbers), **self._wanted}
-        self._manager.prefetch_shards([self._objects[number] for number in self._wanted])
-
-    def opened(self, number: int) -> None:
-        """Note that an object has come into use: it takes no part of the read-ahead any more."""
-        if number in self._wanted:
-            del self._wanted[number]
-            # Counts it, and tells the cache that it has been used.
-            self._manager.open_shard(self._objects[number]).close()
