@@ -92,11 +92,8 @@ class ShardLease:
 
     def look(self) -> ClaimRecord | None:
         """Read the record and return it; keeps watch over how long a version stands unchanged."""
-        found = self._read_patiently(self._clock.now() + PATIENCE_SECONDS)
-        if found.etag != self.version.etag:
-            self._first_seen = self._clock.now()
-        self.version = found
-        return found.record
+        self._see(self._read_patiently(self._clock.now() + PATIENCE_SECONDS))
+        return self.version.record
 
     def claimable(self) -> bool:
         """Say whether the version last looked at may be claimed now."""
@@ -113,6 +110,11 @@ class ShardLease:
     def try_claim(self) -> bool:
         """Look, and claim the shard if it is free or its lease has run out."""
         self.look()
+        return self.claim_seen()
+
+    def claim_seen(self) -> bool:
+        """Claim the shard as it was last seen (if never: as absent); False if it changed since."""
+        self.phase = Phase.IDLE
         if not self.claimable():
             return False
         before = self.version.record
@@ -252,14 +254,20 @@ class ShardLease:
         if ours and record is not None and record.state == "leased":
             if operation == "claim":
                 return self._landed("claim", current, first_sent)
-            self.version = current
+            self._see(current)
             self.phase = Phase.HOLD
             return msgspec.structs.replace(new, seq=record.seq + 1)
         if operation != "release" and current.etag == known.etag:
             return new
-        self.version = current
+        self._see(current)
         self.phase = Phase.IDLE if operation == "release" else Phase.LOST
         return self.phase
+
+    def _see(self, version: Version) -> None:
+        """Take over what was read; a version is watched from when it was first seen."""
+        if version.etag != self.version.etag:
+            self._first_seen = self._clock.now()
+        self.version = version
 
     def _landed(self, operation: str, version: Version, sent: float) -> Phase:
         self.version = version

@@ -1,10 +1,9 @@
 """What people see of claims: the documented metadata.json fields, a status line, a table.
 
-None of it is read by the protocol: the claim record is the truth, this is written beside it as well
-as can be done.
+None of it is read by the protocol: the claim record is the truth (`claim_display.py` writes the file).
 """
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -15,7 +14,6 @@ from tools_utilities.manifest import Shard
 from tools_utilities.object_store import ObjectStore
 
 STATUS_WORDS = {"free": "available", "leased": "in_use", "done": "completed"}
-SHOWN = ("started_at", "completed_at", "progress")
 
 
 def shown_metadata(store: ObjectStore, key: str) -> dict[str, Any]:
@@ -28,38 +26,6 @@ def shown_metadata(store: ObjectStore, key: str) -> dict[str, Any]:
             body.close()
     except (StoreError, AccessError, msgspec.MsgspecError):
         return {}
-
-
-def tell_people(
-    store: ObjectStore,
-    key: str,
-    record: ClaimRecord | None,
-    now: float,
-    progress: str | None = None,
-) -> None:
-    """Rewrite the documented fields of a shard's metadata.json; best effort.
-
-    `now` is seconds since 1970; `progress` is `chunks done/chunks`, where the worker says so.
-    """
-    metadata = shown_metadata(store, key)
-    if not metadata:
-        return
-    moment = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
-    state = record.state if record else "free"
-    metadata["status"] = STATUS_WORDS[state]
-    metadata["assigned_to"] = None if record is None or state == "free" else record.worker
-    if state == "free":
-        metadata["started_at"] = None
-    elif state == "leased" and progress is None:
-        metadata["started_at"] = moment
-    metadata["completed_at"] = moment if state == "done" else None
-    metadata.pop("progress", None)
-    if progress is not None:
-        metadata["progress"] = progress
-    try:
-        store.put(key, msgspec.json.format(msgspec.json.encode(metadata)) + b"\n")
-    except (StoreError, AccessError):
-        return  # the claim record is the truth
 
 
 def status_row(

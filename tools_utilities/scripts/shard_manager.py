@@ -18,8 +18,10 @@ from uuid import uuid4
 
 import msgspec
 
+from tools_utilities.claim_display import ShardDisplay
 from tools_utilities.claim_probe import probe_conditions
 from tools_utilities.claim_record import ClaimRecord, new_owner
+from tools_utilities.claim_search import ShardSearch, claim_versions
 from tools_utilities.claim_tickets import Ticket, TicketFolder
 from tools_utilities.dataset_location import locate_dataset
 from tools_utilities.errors import ClaimError, DataNotFoundError, UsageError
@@ -31,7 +33,6 @@ from tools_utilities.shard_status import (
     STATUS_WORDS,
     shown_metadata,
     status_row,
-    tell_people,
 )
 
 ONE_DAY_SECONDS = 86_400.0
@@ -83,6 +84,13 @@ class ShardManager:
         self._wall_clock = wall_clock
         self._leases: dict[int, ShardLease] = {}
         self._manifest: Manifest | None = None
+        self._search: ShardSearch | None = None
+        self._display = ShardDisplay(
+            self.store,
+            self._shown,
+            lambda shard_id: self._fresh_lease(shard_id).look(),
+            self._wall_clock,
+        )
 
     @property
     def manifest(self) -> Manifest:
@@ -99,6 +107,7 @@ class ShardManager:
     def use_manifest(self, manifest: Manifest) -> None:
         """Hold the claims of a dataset that lies elsewhere: the record of shard N stays here."""
         self._manifest = manifest
+        self._search = None
 
     def probe(self) -> None:
         """Refuse a store that does not keep its conditions (UsageError); asked once."""
@@ -118,30 +127,39 @@ class ShardManager:
 
         Returns None when none can. Watches for up to `wait_seconds`, so that expired leases can be
         taken: a lease is judged by how long this process has seen it unchanged. Shards in `skip`
-        are left to others, and not waited for.
+        are left to others, and not waited for; what was seen done is not looked at again.
 
         Raises:
             UsageError: the store does not keep its conditions, so it cannot hold claims.
         """
         self.probe()
-        shards = [s for s in self._in_order(preferred_shard_id) if s.shard_id not in skip]
+        if preferred_shard_id is not None:
+            self._shard(preferred_shard_id)
         until = self._clock.now() + wait_seconds
         while True:
-            for shard in shards:
-                lease = self._lease(shard.shard_id)
-                if lease.phase is not Phase.HOLD and lease.try_claim():
-                    return self._claimed(shard, lease)
+            shard = self._searching().claim(preferred_shard_id, skip)
+            if shard is not None:
+                return self._claimed(shard, self._lease(shard.shard_id))
             left = until - self._clock.now()
-            if left <= 0 or all(self._is_done(shard.shard_id) for shard in shards):
+            if left <= 0 or not self.open_shards(skip):
                 return None
             self._clock.sleep(min(poll_seconds, left))
 
+    def _searching(self) -> ShardSearch:
+        if self._search is None:
+            self._search = ShardSearch(
+                self.manifest.shards,
+                self._lease,
+                versions=lambda: claim_versions(self.store, self._prefix),
+                before_claim=self._display.prepare,
+                jitter=self._clock.jitter,
+            )
+        return self._search
+
     def open_shards(self, skip: Container[int] = ()) -> list[int]:
         """Return the shards with work in them that were not done when last looked at."""
-        shards = self._in_order(None)
-        return [
-            s.shard_id for s in shards if s.shard_id not in skip and not self._is_done(s.shard_id)
-        ]
+        found = (shard.shard_id for shard in self.manifest.shards if shard.num_samples > 0)
+        return [number for number in found if number not in skip and not self._is_done(number)]
 
     def mark_completed(
         self,
@@ -157,7 +175,7 @@ class ShardManager:
         if lease.phase is not Phase.DONE and not lease.complete(output, num_samples, checksum):
             raise self._not_owner(shard_id)
         # The ticket stays: to complete again is no error, also in another process.
-        self._tell_people(shard_id, lease.record)
+        self._display.show(shard_id, lease.record)
 
     def mark_failed(
         self, shard_id: int, error: str | None = None, *, ticket: Ticket | None = None
@@ -170,7 +188,7 @@ class ShardManager:
             )
         lease.release(error or "marked as failed")
         self._tickets.drop(self._uri(shard_id))
-        self._tell_people(shard_id, lease.record)
+        self._display.show(shard_id, lease.record)
 
     def renew(self, shard_id: int, *, ticket: Ticket | None = None) -> None:
         """Prolong a claim. Raises ClaimError when another worker holds it."""
@@ -191,13 +209,12 @@ class ShardManager:
 
     def show(self, shard_id: int, record: ClaimRecord | None) -> None:
         """Rewrite a shard's metadata.json as its record stands; best effort."""
-        self._tell_people(shard_id, record)
+        self._display.show(shard_id, record)
 
     def tell_progress(self, claim: ShardClaim, record: ClaimRecord | None, done: int) -> None:
         """Show in metadata.json how many of a shard's chunks are done; best effort."""
         progress = f"{done}/{len(claim.chunks)} chunks"
-        key = self._shown(claim.shard_id)
-        tell_people(self.store, key, record, self._wall_clock(), progress)
+        self._display.show(claim.shard_id, record, progress)
 
     def reset(self, shard_id: int, *, force: bool = False) -> None:
         """Set a shard free whoever holds it; a completed one only with `force`."""
@@ -209,7 +226,7 @@ class ShardManager:
             raise ClaimError(f"shard {shard_id} was not reset: it is {state}", hint=hint)
         self._leases.pop(shard_id, None)
         self._tickets.drop(self._uri(shard_id))
-        self._tell_people(shard_id, lease.record)
+        self._display.show(shard_id, lease.record)
 
     def get_shard_status(self) -> dict[str, Any]:
         """Return counts by status and one row a shard (shard_id, status, assigned_to, attempts …)."""
@@ -227,14 +244,6 @@ class ShardManager:
             word: sum(row["status"] == word for row in rows) for word in STATUS_WORDS.values()
         }
         return {"total": len(rows), **counts, "shards": rows}
-
-    def _in_order(self, preferred: int | None) -> list[Shard]:
-        # An empty shard has no work in it: nobody is sent there.
-        shards = [shard for shard in self.manifest.shards if shard.num_samples > 0]
-        if preferred is not None:
-            self._shard(preferred)
-            shards.sort(key=lambda shard: shard.shard_id != preferred)
-        return shards
 
     def _shard(self, shard_id: int) -> Shard:
         for shard in self.manifest.shards:
@@ -296,7 +305,7 @@ class ShardManager:
         assert record is not None  # noqa: S101 - HOLD has a record
         ticket = Ticket(gen=record.gen, owner=record.owner, version=lease.version.etag)
         self._tickets.save(self._uri(shard.shard_id), ticket)
-        self._tell_people(shard.shard_id, record)
+        self._display.show(shard.shard_id, record)
         base = f"{self.store.spec.uri}/{self._prefix}"
         return ShardClaim(
             shard_id=shard.shard_id,
@@ -305,9 +314,6 @@ class ShardManager:
             gen=record.gen,
             owner=record.owner,
         )
-
-    def _tell_people(self, shard_id: int, record: ClaimRecord | None) -> None:
-        tell_people(self.store, self._shown(shard_id), record, self._wall_clock())
 
     def _shown(self, shard_id: int) -> str:
         return f"{self._prefix}shard_{shard_id:03d}/metadata.json"

@@ -1,0 +1,118 @@
+"""Finds a shard that can be claimed, with few requests and out of other workers' way.
+
+A pass goes over the shards that are not known to be done, in order, and is carried on from one claim
+to the next. Where it pays, one listing tells which records exist and which are as they were last
+seen: a shard without a record is claimed by one put, one that somebody goes on holding costs nothing.
+A lost race moves the pass to a random place, so that workers that start together part at once.
+Done is final: a done shard is not looked at again (what an operator resets by force is found by the
+next process).
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Container, Mapping, Sequence
+
+from tools_utilities.errors import AccessError, StoreError
+from tools_utilities.manifest import Shard
+from tools_utilities.object_store import ObjectStore
+from tools_utilities.shard_lease import Phase, ShardLease
+
+FEW_SHARDS = 8
+KEYS_A_PAGE = 1_000
+GETS_A_PAGE = 4
+"""One page of a listing costs about as much as so many small gets."""
+
+logger = logging.getLogger(__name__)
+
+
+def claim_versions(store: ObjectStore, prefix: str) -> dict[str, str | None]:
+    """Return key → version of the claim records below a prefix, by one listing."""
+    found = store.list(f"{prefix}shard_")
+    return {info.key: info.etag for info in found if info.key.endswith("/claim.json")}
+
+
+def listing_pays(shards: Sequence[Shard], num_wanted: int) -> bool:
+    """Say whether listing the dataset costs less than reading `num_wanted` records."""
+    num_keys = sum(2 + len(shard.chunks) for shard in shards)
+    pages = 1 + num_keys // KEYS_A_PAGE
+    return num_wanted > FEW_SHARDS and pages * GETS_A_PAGE <= num_wanted
+
+
+class ShardSearch:
+    """One worker's way through the shards."""
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        lease_of: Callable[[int], ShardLease],
+        *,
+        versions: Callable[[], Mapping[str, str | None]],
+        before_claim: Callable[[int], None],
+        jitter: Callable[[], float],
+    ) -> None:
+        """Use `versions` for a listing; `before_claim` runs before each put that may claim."""
+        self._all = shards
+        self._shards = {shard.shard_id: shard for shard in shards if shard.num_samples > 0}
+        self._lease_of = lease_of
+        self._versions = versions
+        self._before_claim = before_claim
+        self._jitter = jitter
+        self._left: deque[int] = deque()
+        self._listed: Mapping[str, str | None] | None = None
+
+    def claim(self, preferred: int | None, skip: Container[int] = ()) -> Shard | None:
+        """Claim the preferred shard or the next that can be had; None after a whole pass in vain."""
+        # An empty shard has no work in it: nobody is sent there.
+        if preferred in self._shards and preferred not in skip and self._may_try(preferred):
+            lease = self._lease_of(preferred)
+            lease.look()
+            if self._claim(preferred, lease):
+                return self._shards[preferred]
+        found = self._walk(skip)
+        if found is None:
+            self._begin()
+            found = self._walk(skip)
+        return found
+
+    def _begin(self) -> None:
+        self._left = deque(shard_id for shard_id in self._shards if self._may_try(shard_id))
+        self._listed = None
+        if listing_pays(self._all, len(self._left)):
+            try:
+                self._listed = self._versions()
+            except (StoreError, AccessError) as error:
+                logger.warning("claim records are read one by one: %s", error)
+
+    def _walk(self, skip: Container[int]) -> Shard | None:
+        while self._left:
+            shard_id = self._left.popleft()
+            if shard_id in skip or not self._may_try(shard_id):
+                continue
+            lease = self._lease_of(shard_id)
+            if not self._looked(lease):
+                continue
+            if self._claim(shard_id, lease):
+                return self._shards[shard_id]
+            self._left.rotate(-int(self._jitter() * len(self._left)))
+        return None
+
+    def _may_try(self, shard_id: int) -> bool:
+        lease = self._lease_of(shard_id)
+        done = lease.record is not None and lease.record.state == "done"
+        return not done and lease.phase is not Phase.HOLD
+
+    def _looked(self, lease: ShardLease) -> bool:
+        """Read the record where the listing does not tell it; False when it is not to be had."""
+        listed = self._listed
+        if listed is not None and lease.key not in listed and lease.record is None:
+            return True  # the put says if it was made since
+        known = listed is not None and lease.record and listed.get(lease.key) == lease.version.etag
+        if not (known and not lease.claimable()):
+            lease.look()
+        return lease.claimable()
+
+    def _claim(self, shard_id: int, lease: ShardLease) -> bool:
+        if not lease.claimable():
+            return False
+        self._before_claim(shard_id)
+        return lease.claim_seen()
