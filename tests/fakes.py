@@ -327,10 +327,14 @@ class StubCloud(StubS3):
     """Google's or Azure's object storage of one dictionary, as far as a plain client goes.
 
     Puts and deletes are obeyed; conditions are If-None-Match, If-Match, and Google's generation.
+    `ignores` makes it dishonest: `create` and `replace` name conditions that it accepts unchecked.
     """
 
-    def __init__(self, objects: Mapping[str, bytes]) -> None:
+    def __init__(
+        self, objects: Mapping[str, bytes], *, ignores: frozenset[str] = frozenset()
+    ) -> None:
         super().__init__(objects)
+        self.ignores = ignores
         self._generations = dict.fromkeys(objects, 1)
         self._writes = Lock()
 
@@ -356,12 +360,14 @@ class StubCloud(StubS3):
         current = self.objects.get(request.key)
         etag = None if current is None else _etag(current)
         generation = str(self._generations.get(request.key, 0) if current is not None else 0)
+        creates = "if-none-match" in request.headers
+        creates = creates or request.headers.get("x-goog-if-generation-match") == "0"
         refused = (
             (request.headers.get("if-none-match") == "*" and current is not None)
             or request.headers.get("if-match", etag) != etag
             or request.headers.get("x-goog-if-generation-match", generation) != generation
         )
-        if refused:
+        if refused and ("create" if creates else "replace") not in self.ignores:
             return xml_error(412, "PreconditionFailed", "a condition did not hold")
         self.objects[request.key] = request.body
         self._generations[request.key] = self._generations.get(request.key, 0) + 1

@@ -77,7 +77,7 @@ class ObstoreStore:
         self._provider = provider
         self._bucket = spec.uri.partition("://")[2]
         self._client: tuple[int, Client] | None = None
-        self._generations: dict[str, tuple[str | None, str]] = {}
+        self._generations: dict[tuple[str, str | None], str] = {}
 
     # Listing.
 
@@ -205,13 +205,16 @@ class ObstoreStore:
             return
         if len(self._generations) >= _GENERATIONS_KEPT:
             self._generations.clear()
-        self._generations[key] = etag, generation
+        self._generations[key, etag] = generation
 
     def _generation(self, key: str, etag: str) -> str:
-        """Return the generation of a version: as it was last read or written here, else by a HEAD."""
-        known, generation = self._generations.get(key, (None, ""))
-        if known == etag:
-            return generation
+        """Return the generation of a version: as it was last read or written here, else by a HEAD.
+
+        Those of old versions are kept, so that the store itself refuses them, not we in its place.
+        """
+        known = self._generations.get((key, etag))
+        if known is not None:
+            return known
         lost = explain(
             Failure(412, "PreconditionFailed"), self._asked("put", key, conditional=True)
         )
