@@ -45,7 +45,7 @@ class DataActions(RunActions):
             target = path_target(text, settings, finder, allow_root=True)
             found = finder.discover(target)
             data = {"schema": SCHEMA, **msgspec.to_builtins(found)}
-            notes = [f"note: {target.note}"] if target.note else []
+            notes = [f"note: {note}" for note in (target.note, *found.notes) if note]
             self.console.note(*notes)
             lines = (
                 choice_lines(choices_of(found.groups), width=self.console.result_width)

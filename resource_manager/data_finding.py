@@ -90,6 +90,8 @@ class DataFinder:
         self._working = working
         self._open = open_
         self._stores: dict[StoreSpec, ObjectStore] = {}
+        self.told: list[str] = []
+        """What discovery did not look at; the picker and the plan say so."""
 
     def store(self, spec: StoreSpec) -> ObjectStore:
         """Return the store of a spec, opened on first use."""
@@ -128,7 +130,7 @@ class DataFinder:
             val=tuple(found.source for found in val),
             planned=tuple(found.planned for found in (*train, *val)),
             samples=train[0].samples,
-            notes=tuple(target.note for target in targets if target.note),
+            notes=(*(target.note for target in targets if target.note), *self.told),
             looks=tuple(found.look for found in train),
         )
 
@@ -214,6 +216,7 @@ class DataFinder:
         discovery = self.discover(target)
         if not discovery.choices:
             raise _no_groups(target, discovery)
+        self.told += [note for note in discovery.notes if note not in self.told]
         chosen, why = choose_groups(discovery.choices, wanted, self._ask)
         beside = validation_siblings(chosen, [*discovery.groups, *discovery.candidates])
         return (

@@ -277,6 +277,7 @@ class ResourceManager(DataActions):
             if not self.console.can_ask:
                 self.console.note(*choice_lines(choices_of(groups), width=None))
                 raise several_groups_error(groups, self._options.command)
+            self.console.note(*(f"note: {note}" for note in finder.told))
             target = data_targets(request, settings, finder)[0]
             picked = self.console.pick(
                 "Several shard groups qualify. Which ones to train on?",

@@ -25,7 +25,7 @@ from tools_utilities.object_store import ObjectInfo, ObjectStore
 PAGE = 1000
 MAX_JUMPS = 20
 """Requests spent in one folder after its first page."""
-MAX_FOLDERS = 1000
+MAX_FOLDERS = 4096
 MAX_SIBLINGS = 64
 """Shard or partition folders of one series that are all looked into; of more, a sample."""
 MAX_PARTITION_LEVELS = 4

@@ -81,4 +81,4 @@ def detail_lines(data: Mapping[str, Any]) -> list[Line]:
     lines += [f"not a group: {line}" for line in failure_lines(data)]
     for reason, keys in data["ignored_keys"].items():
         lines += [f"ignored ({reason}): {key}" for key in keys]
-    return [*lines, *(f"note: {note}" for note in data["notes"])]
+    return lines

@@ -54,6 +54,7 @@ class Menu:
         """Gets a preview and gives it to `take_preview`, now or later."""
         self._previews: dict[int, list[str]] = {}
         self._wanted: int | None = None
+        self._sizes = [choice.size_bytes for choice in choices]
         self._filter = ""
         self._sorted_by = SORTS[0]
         self._top = 0
@@ -127,18 +128,15 @@ class Menu:
         try:
             asked_preview = re.fullmatch(r"p(?:review)?\s*(\d+)", typed) if typed else None
             if asked_preview:
-                [index] = parse_picks(asked_preview[1], self._sizes())
+                [index] = parse_picks(asked_preview[1], self._sizes)
                 self._preview(index)
                 return None
             if typed:
-                return parse_picks(typed, self._sizes())
+                return parse_picks(typed, self._sizes)
         except UsageError as error:
             self.below = [f"{error}. {error.hint}"]
             return None
         return sorted(self.marked) or ([self.listed[self.at]] if self.listed else None)
-
-    def _sizes(self) -> list[int]:
-        return [choice.size_bytes for choice in self.choices]
 
     def _preview(self, index: int) -> None:
         self._wanted = index
@@ -386,14 +384,13 @@ def _bind_ends(menu: Menu, bindings: KeyBindings) -> None:
 def _bind_moves(menu: Menu, bindings: KeyBindings) -> None:
     moves: dict[Keys, Callable[[], None]] = {
         Keys.Up: lambda: menu.move(-1),
-        Keys.ControlP: lambda: menu.move(-1),
         Keys.Down: lambda: menu.move(1),
-        Keys.ControlN: lambda: menu.move(1),
         Keys.PageUp: lambda: menu.turn(-1),
         Keys.PageDown: lambda: menu.turn(1),
         Keys.Home: lambda: menu.go(0),
         Keys.End: lambda: menu.go(len(menu.listed)),
     }
+    moves |= {Keys.ControlP: moves[Keys.Up], Keys.ControlN: moves[Keys.Down]}
 
     for key, act in moves.items():
 

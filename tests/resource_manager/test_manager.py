@@ -333,3 +333,18 @@ def test_adaptive_is_refused_with_what_to_use_instead(project):
     assert "round_robin" in caught.value.hint
     assert "process" in caught.value.hint
     assert target.jobs == []
+
+
+def test_what_discovery_did_not_look_at_is_said_in_the_plan(tmp_path, monkeypatch):
+    monkeypatch.setattr("tools_utilities.folder_walk.MAX_FOLDERS", 3)
+    (tmp_path / "quark.yaml").write_text("layers: 1\nseq_len: 32\nbatch_size: 4\ndevice: cpu\n")
+    for name in ("a", "b", "c", "d"):
+        write_group(tmp_path / f"data/sets/{name}")
+    manager, _, out, err = make_manager(
+        tmp_path, options=CommandOptions(groups="1", plan_only=True)
+    )
+    assert manager.train(Said(data=["data/sets"], max_steps=2)) == 0
+    assert "note: 2 folders were not looked into; point closer" in out.getvalue()
+    manager, _, _, err = make_manager(tmp_path)
+    assert manager.discover(Said(data=["data/sets"])) == 0
+    assert "note: 2 folders were not looked into" in err.getvalue()

@@ -14,6 +14,7 @@ from tools_utilities.errors import (
     QuarkError,
     StoreError,
 )
+from tools_utilities.folder_walk import MAX_FOLDERS
 from tools_utilities.object_store import ObjectInfo, StoreSpec
 from tools_utilities.object_stores._bodies import BytesBody
 from tools_utilities.object_stores.memory import MemoryStore
@@ -99,7 +100,8 @@ def test_a_folder_of_endless_names_costs_a_bounded_number_of_requests_and_says_s
 
 
 def test_more_folders_than_can_be_looked_into_are_told():
-    store = trees.store_of({f"d/{i:04d}-set/p-0.jsonl": b"{}\n" for i in range(1010)})
+    names = [f"{i % 5}-part/{i:04d}-set" for i in range(MAX_FOLDERS + 10)]
+    store = trees.store_of({f"d/{name}/p-0.jsonl": b"{}\n" for name in names})
 
     found = find_groups(store, "d")
 

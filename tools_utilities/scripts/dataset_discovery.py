@@ -375,6 +375,7 @@ def _run(options: argparse.Namespace, store: ObjectStore, console: Console) -> i
     )
     data = {"schema": SCHEMA, **msgspec.to_builtins(found)}
     lines = (group_lines if options.auto_shards else folder_lines)(data, human=options.human)
+    console.note(*(f"note: {note}" for note in data["notes"]))
     console.result([*lines, *(detail_lines(data) if options.verbose else [])], data)
     if found.groups or not options.auto_shards:
         return 0
