@@ -25,6 +25,8 @@ from tools_utilities.object_store import ObjectInfo, ObjectStore
 PAGE = 1000
 MAX_JUMPS = 20
 """Requests spent in one folder after its first page."""
+FOLDER_PAGES = 5
+"""Pages of a folder that mostly holds folders."""
 MAX_FOLDERS = 4096
 MAX_SIBLINGS = 64
 """Shard or partition folders of one series that are all looked into; of more, a sample."""
@@ -145,10 +147,14 @@ def list_one(store: ObjectStore, prefix: str, *, in_full: bool = False) -> Folde
     folders: list[str] = []
     entries = 0
     try:
-        for page in store.list_folder(prefix, max_pages=None if in_full else 1):
+        for page in store.list_folder(prefix, max_pages=None if in_full else FOLDER_PAGES):
             objects.extend(page.objects)
             folders.extend(page.prefixes)
             entries = len(page.objects) + len(page.prefixes)
+            # Unlike folders are all looked into; objects, and folders of one series, are jumped over.
+            unlike = bool(page.prefixes) and _stem_of(prefix, page.prefixes[-1]) is None
+            if not in_full and not (unlike and 2 * len(page.prefixes) > entries):
+                break
         more = entries >= PAGE and not in_full
         truncated, complete = (
             _look_beyond(store, prefix, objects, folders) if more else (set(), True)

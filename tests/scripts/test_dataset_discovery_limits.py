@@ -278,3 +278,10 @@ def test_every_data_object_belongs_to_exactly_one_group_or_is_loose(names: set[s
     assert sorted([*listed, *keys(list(found.loose))]) == sorted(f"d/{name}" for name in names)
     counted = sum(group.num_objects for group in (*found.groups, *found.candidates))
     assert counted == len(listed)
+
+
+def test_two_thousand_folders_side_by_side_are_all_found():
+    names = (f"d/{i:04d}-set/p-{n}.jsonl" for i in range(2000) for n in range(8))
+    found = find_groups(trees.store_of(dict.fromkeys(names, b"{}\n" * 400)), "d")
+    assert len(found.groups) == 2000
+    assert found.notes == ()
