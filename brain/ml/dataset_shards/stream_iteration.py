@@ -75,6 +75,7 @@ class Iteration:
         """Samples delivered; in `totals` once a pass has ended."""
         self._finished = False
         self._usable_batch = 1
+        self._last_batch = 0
         self._left_out = 0
         """Bad records that a view has left out of the splits opened so far."""
 
@@ -138,6 +139,11 @@ class Iteration:
             yield from self._batch(held)
         self._finished = True
 
+    def take_back(self) -> None:
+        """Note that the last batch could not be delivered after all."""
+        self._slot -= self._last_batch
+        self._last_batch = 0
+
     def standing(self) -> Standing:
         """Return where the stream stands now that so much has been delivered."""
         share, start = self._plan.share, self._plan.start
@@ -162,6 +168,7 @@ class Iteration:
                 if type(entry) is Unreadable:
                     self._skip(entry)
         self._slot += len(entries)
+        self._last_batch = len(entries)
         self.num_samples += len(good)
         if good:
             yield good

@@ -42,8 +42,13 @@ class _BatchStream(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         shared = getattr(self._collate, "takes_blocks", False)
         iteration = self.stream.begin(self._batch_size, shared_rows=shared)
-        for batch in iteration.batches(drop_last=self._drop_last):
-            yield self._collate(batch)
+        for samples in iteration.batches(drop_last=self._drop_last):
+            try:
+                batch = self._collate(samples)
+            except BaseException:
+                iteration.take_back()
+                raise
+            yield batch
 
 
 class StreamLoader(DataLoader[Any]):

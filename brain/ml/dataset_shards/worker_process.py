@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from threading import Lock
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from brain.ml.dataset_shards.epoch_plan import EpochPlan
+from brain.ml.dataset_shards.share import Share
 from brain.ml.dataset_shards.stream_iteration import Iteration, StreamTotals
 from brain.ml.dataset_shards.stream_statistics import stream_statistics
 from brain.ml.dataset_shards.turn import LocalClock, Turn
@@ -85,8 +86,16 @@ def run_worker(
     ring.close()
     try:
         _Worker(task, number, connection, writer).run()
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return  # the owner is gone, and nobody is left to tell
+    except _OwnerGoneError:
+        return
+
+
+class _OwnerGoneError(Exception):
+    """Nobody is left to read for, or to tell."""
+
+
+_OWNERS = (_NewOrderError, _OwnerGoneError)
+"""What the owner makes happen, not the data."""
 
 
 class _Worker:
@@ -139,7 +148,7 @@ class _Worker:
         try:
             iteration = self._begin(begin)
             self._send_batches(begin, iteration)
-        except (_NewOrderError, EOFError, BrokenPipeError, ConnectionResetError):
+        except _OWNERS:
             raise
         except Exception as error:  # noqa: BLE001 - raised again where batches are asked for
             self._send(Failed(begin.number, _portable(error), traceback.format_exc()))
@@ -176,32 +185,42 @@ class _Worker:
 
     def _send_batches(self, begin: Begin, iteration: Iteration) -> None:
         """Read, collate and send; the first message is one batch, later ones grow."""
-        share, totals = begin.share, self._totals
-        make = getattr(self._task.collate, "pack", self._task.collate)
+        before, limit, told = self._totals.bad, 1, 0.0
         group: list[tuple[SentBatch, list[Segment]]] = []
-        held, limit, told = 0, 1, 0.0
-        before, began = totals.bad, time.monotonic()
+        held, began = 0, time.monotonic()
+        try:
+            for batch, segments in self._encoded(begin.share, iteration):
+                group.append((batch, segments))
+                held += sum(map(aligned, batch.lengths))
+                now = time.monotonic()
+                if held < limit and now - began < _MESSAGE_SECONDS and not self._is_full(group):
+                    continue
+                stats = None
+                if now - told > _STATS_SECONDS:
+                    stats, told = self._stats(iteration), now
+                self._send_group(group, held, self._totals.bad - before, stats)
+                limit = min(_MESSAGE_BYTES, 4 * held)
+                group, held, began = [], 0, time.monotonic()
+        except _OWNERS:
+            raise
+        except Exception:
+            # What was read before the error is delivered before it.
+            self._send_group(group, held, self._totals.bad - before, None)
+            raise
+        self._send_group(group, held, self._totals.bad - before, None)
+
+    def _encoded(
+        self, share: Share, iteration: Iteration
+    ) -> Iterator[tuple[SentBatch, list[Segment]]]:
+        make = getattr(self._task.collate, "pack", self._task.collate)
         for samples in iteration.batches(drop_last=self._task.drop_last):
             segments = encode_batch(make(samples))
             own = (iteration.slot - 1) // share.batch_size
             lengths = [len(segment) for segment in segments]
             step = own * share.num_workers + share.worker
-            group.append((SentBatch(step, lengths, iteration.standing()), segments))
-            held += sum(map(aligned, lengths))
-            now = time.monotonic()
-            if held < limit and now - began < _MESSAGE_SECONDS and not self._is_far_ahead(group):
-                continue
-            stats = None
-            if now - told > _STATS_SECONDS:
-                stats, told = self._stats(iteration), now
-            self._send_group(group, held, totals.bad - before, stats)
-            limit = min(_MESSAGE_BYTES, 4 * held)
-            group, held, began = [], 0, time.monotonic()
-        skipped = totals.bad - before
-        if group or skipped:
-            self._send_group(group, held, skipped, None)
+            yield SentBatch(step, lengths, iteration.standing()), segments
 
-    def _is_far_ahead(self, group: Sequence[Any]) -> bool:
+    def _is_full(self, group: Sequence[Any]) -> bool:
         most = self._task.batches_ahead
         return most is not None and len(group) >= max(1, most // 2)
 
@@ -212,6 +231,8 @@ class _Worker:
         num_bad: int,
         stats: dict[str, Any] | None,
     ) -> None:
+        if not group and not num_bad:
+            return
         batches = [batch for batch, _ in group]
         segments = [segment for _, found in group for segment in found]
         most = self._task.batches_ahead
@@ -237,7 +258,10 @@ class _Worker:
     # The owner.
 
     def _receive(self) -> Any:
-        return load(self._connection.recv_bytes())
+        try:
+            return load(self._connection.recv_bytes())
+        except (EOFError, ConnectionResetError) as error:
+            raise _OwnerGoneError from error
 
     def _take_order(self, frame: Any) -> None:
         if not isinstance(frame, Release):
@@ -248,8 +272,11 @@ class _Worker:
 
     def _send(self, frame: Frame) -> None:
         data = dump(frame)
-        with self._sending:  # the threads that open splits ahead send too
-            self._connection.send_bytes(data)
+        try:
+            with self._sending:  # the threads that open splits ahead send too
+                self._connection.send_bytes(data)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise _OwnerGoneError from error
 
     def _announce(self, infos: Sequence[ObjectInfo]) -> None:
         self._send(Wanted(self._pass, [self._numbers[info.key] for info in infos]))
