@@ -2,12 +2,15 @@
 
 import json
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader
+from torch.utils.data._utils import worker
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from brain.ml.dataset_shards.stream_dataset import StreamDataset
@@ -168,6 +171,41 @@ def test_torchdatas_stateful_loader_resumes_exactly(folder, epochs, num_workers)
         second.load_state_dict(first.state_dict())
         assert seen + flat(second) == epochs[0]
         assert flat(second) == epochs[1]
+
+
+@contextmanager
+def as_worker(number: int) -> Iterator[None]:
+    """Be a loader worker to torch, in this process."""
+    before = worker._worker_info
+    info: Any = worker.WorkerInfo
+    worker._worker_info = info(id=number, num_workers=2, seed=7 + number, dataset=None)
+    try:
+        yield
+    finally:
+        worker._worker_info = before
+
+
+@pytest.mark.parametrize("turns", ["LlIi", "LIli", "LliI", "lLIi"])
+def test_workers_that_load_their_states_at_once_do_not_disturb_each_other(folder, epochs, turns):
+    """L and I: the first worker loads and begins; l and i: the second. Under load all of them occur."""
+    streams = [make_stream(folder, batch_size=3) for _ in range(2)]
+    streams[1].bookmark.clock = streams[0].bookmark.clock  # as copies in real workers share it
+    states, seen = [], dict[int, list[int]]()
+    for number, stream in enumerate(make_stream(folder, batch_size=3) for _ in range(2)):
+        with as_worker(number):
+            iterator = iter(stream)
+            seen[number] = ids(islice(iterator, 9))
+            states.append(stream.state_dict())
+    for step in turns:
+        number = "Ll".find(step) if step in "Ll" else "Ii".find(step)
+        with as_worker(number):
+            if step in "Ll":
+                streams[number].load_state_dict(states[number])
+            else:
+                seen[number] += ids(streams[number])
+    for number in range(2):
+        dealt = [epochs[0][start : start + 3] for start in range(3 * number, 100, 6)]
+        assert seen[number] == [value for batch in dealt for value in batch]
 
 
 @pytest.fixture

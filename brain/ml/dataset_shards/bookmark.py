@@ -27,6 +27,8 @@ class Bookmark:
         self.iteration: Iteration | None = None
         """The last one begun in this process."""
         self._asked: tuple[int, EpochStart] | None = None
+        self._own_start: EpochStart | None = None
+        """Where this loader worker was told to begin next; its siblings are told at the same time."""
         self._standing: tuple[int, Standing] | None = None
         self._num_iterations = 0
 
@@ -57,7 +59,8 @@ class Bookmark:
                 "loader workers have listed different data",
                 hint="Something is still writing to the prefix; start again when it is done.",
             )
-        asked = self._asked_for(turn.serial)
+        # A sibling may have asked since: the same, but for what each has delivered itself.
+        asked, self._own_start = self._own_start or self._asked_for(turn.serial), None
         if asked is not None and asked.epoch == turn.epoch:
             return turn, asked
         return turn, EpochStart(epoch=turn.epoch, position=turn.position)
@@ -65,6 +68,7 @@ class Bookmark:
     def start_at(self, start: EpochStart) -> None:
         """Make the next iteration begin there, in loader workers too."""
         self._asked = (self.clock.request(start.epoch, start.position), start)
+        self._own_start = start if get_worker_info() is not None else None
         self._standing = None
         self.iteration = None
 

@@ -90,14 +90,14 @@ class EpochClock:
 
     def orders(self, turn: Turn) -> set[int]:
         """Return the orders that the readers of an iteration have; more than one is an error."""
-        return {row[_ORDER] for _, row in self._current() if row[_TAG] == turn.tag}
+        return {row[_ORDER] for _, row in self._written() if row[_TAG] == turn.tag}
 
     def count_bad(self, turn: Turn) -> int:
         """Count one record skipped; returns how many all readers of the iteration have skipped."""
         row = self._rows[turn.row].tolist()
         row[_BAD] += 1
         self._write(turn.row, row[:_CHECK])
-        return sum(row[_BAD] for _, row in self._current() if row[_TAG] == turn.tag)
+        return sum(row[_BAD] for _, row in self._written() if row[_TAG] == turn.tag)
 
     def _write(self, number: int, row: list[int]) -> None:
         check = 0
@@ -106,11 +106,17 @@ class EpochClock:
         self._rows[number] = torch.tensor([*row, check], dtype=torch.int64)
 
     def _current(self) -> list[tuple[int, list[int]]]:
-        """Return the rows written since the last request; a row caught half-written is read again."""
+        """Return the rows written since the last request."""
         serial = self.serial
+        return [(number, row) for number, row in self._written() if row[_SERIAL] == serial]
+
+    def _written(self) -> list[tuple[int, list[int]]]:
+        """Return all rows, those of readers included that began before a sibling's request.
+
+        A row caught half-written is read again.
+        """
         used = ((self._rows[1:, _TAG] != 0).nonzero().flatten() + 1).tolist()
-        rows = ((number, self._read(number)) for number in used)
-        return [(number, row) for number, row in rows if row[_SERIAL] == serial]
+        return [(number, self._read(number)) for number in used]
 
     def _read(self, number: int) -> list[int]:
         for _ in range(_READ_TRIES):
