@@ -228,8 +228,10 @@ class ResourceManager(DataActions):
         """Show the whole path on real parts, and check what is promised of it."""
         from resource_manager.demo import Demo
 
-        settings = self._settings_of(reading)
-        return Demo(settings.root, out_dir_of(settings), self.console, slots=reading.slots).run()
+        settings, slots = self._settings_of(reading), dict(reading.slots)
+        if self._options.plan_only:
+            slots["plan_only"] = True
+        return Demo(settings.root, out_dir_of(settings), self.console, slots=slots).run()
 
     def _settings_of(self, reading: Spoken, *, keep_relative: bool = False) -> Settings:
         overrides = {

@@ -19,7 +19,7 @@ SENTENCES = {
     "compare": "compare fox-1 and fox-2",
     "complete": f"complete shard 1 of {DATA}/",
     "delete_run": "delete fox-1",
-    "demo": "demo, just show me the plan",  # says it: the flag alone does not reach it yet
+    "demo": "demo",
     "discover": f"find datasets in {DATA}",
     "doctor": "doctor",
     "estimate": f"estimate train on {DATA} for 2 steps",
