@@ -260,7 +260,7 @@ def test_ctrl_c_during_discovery_leaves_nothing(project):
         began = time.monotonic()
         screen.send("\x03")
         assert screen.end() == 130
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30
         answer.set()
     assert "Traceback" not in screen.text
     assert not (project / "runs").exists()
