@@ -4,6 +4,7 @@ Imports prompt-toolkit, so it is imported where it is used. Knows the language o
 `read` it is given.
 """
 
+import asyncio
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import NamedTuple, TextIO
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app, run_in_terminal
 from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
+from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import Completer
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.filters import Condition
@@ -54,6 +56,10 @@ class SessionActions(NamedTuple):
     examples: Sequence[str] = ()
 
 
+_TAB_TRIES = 50
+_TAB_SECONDS = 0.01
+
+
 class Session:
     """Reads sentences at a terminal and carries them out until the person leaves."""
 
@@ -67,6 +73,8 @@ class Session:
         output: Output,
     ) -> None:
         self._actions = actions
+        self._offered: str | None = None
+        """The line whose completions were asked for by Tab; one more goes through them."""
         self._prompt: PromptSession[str] = PromptSession(
             history=history,
             completer=completer,
@@ -130,20 +138,34 @@ class Session:
         def _(event: KeyPressEvent) -> None:
             buffer = event.current_buffer
             state = buffer.complete_state
-            if state is None:
-                buffer.start_completion(insert_common_part=True)
-            elif len(state.completions) == 1:
-                # Taken; what lies below it (a folder) is offered next.
-                buffer.apply_completion(state.completions[0])
-                buffer.start_completion(select_first=False)
-            else:
+            chosen = state is not None and state.complete_index is not None
+            if chosen or (state is not None and buffer.text == self._offered):
                 buffer.complete_next()
+            else:
+                event.app.create_background_task(self._take(buffer))
 
         @bindings.add("?", filter=is_empty)
         def _(_event: KeyPressEvent) -> None:
             run_in_terminal(lambda: self._actions.say(self._actions.examples))
 
         return bindings
+
+    async def _take(self, buffer: Buffer) -> None:
+        """Take what all completions have in common; where that is nothing, they stand offered.
+
+        prompt_toolkit drops a request while completions of what was typed are still being made, so
+        it is made again until one is heard: a Tab right behind a letter must not be lost.
+        """
+        text = buffer.text
+        buffer.cancel_completion()
+        for _ in range(_TAB_TRIES):
+            buffer.start_completion(insert_common_part=True)
+            await asyncio.sleep(_TAB_SECONDS)
+            if buffer.text != text:
+                return
+            if buffer.complete_state is not None:
+                break
+        self._offered = text
 
     def redraw(self) -> None:
         """Offer completions anew; may be called from another thread."""

@@ -141,11 +141,18 @@ def test_history_is_kept_private_and_searched(tmp_path):
     assert isinstance(history_in(None), InMemoryHistory)
 
 
-def test_a_suggestion_is_taken_with_the_right_arrow(tmp_path):
-    history = InMemoryHistory()
-    history.append_string("train with ./data for 3 steps")
+def line_of(session: Session) -> str:
+    """Return the line as it stands, a suggestion in brackets."""
+    buffer = session._prompt.default_buffer
+    suggested = buffer.suggestion.text if buffer.suggestion else ""
+    return buffer.text + (f"[{suggested}]" if suggested else "")
 
-    # Suggestions are made by a task of their own: the keys come once it has run.
+
+def typed(tmp_path, history: InMemoryHistory, steps: list[tuple[str, str]]) -> list[str]:
+    """Type keys, each once the line (with its suggestion) is what it should be; returns what ran.
+
+    Suggestions and completions are made by tasks of their own, at a time of their own.
+    """
     ran: list[str] = []
 
     def run(line: str) -> int:
@@ -161,15 +168,28 @@ def test_a_suggestion_is_taken_with_the_right_arrow(tmp_path):
         )
 
         def send() -> None:
-            for keys in ("train w", "\x1b[C", "\r", "\x04"):
+            for keys, line in steps:
+                deadline = time.monotonic() + 20
                 pipe.send_text(keys)
-                time.sleep(0.3)
+                while line_of(session) != line and time.monotonic() < deadline:
+                    time.sleep(0.01)
+            pipe.send_text("\r\x04")
 
         sender = threading.Thread(target=send)
         sender.start()
         session.loop()
         sender.join()
-    assert ran == ["train with ./data for 3 steps"]
+    return ran
+
+
+def test_a_suggestion_is_taken_with_the_right_arrow(tmp_path):
+    history = InMemoryHistory()
+    history.append_string("train with ./data for 3 steps")
+    steps = [
+        ("train w", "train w[ith ./data for 3 steps]"),
+        ("\x1b[C", "train with ./data for 3 steps"),
+    ]
+    assert typed(tmp_path, history, steps) == ["train with ./data for 3 steps"]
 
 
 def texts(found) -> str:
@@ -280,31 +300,12 @@ def test_what_is_offered_is_of_the_language():
 
 def test_tab_takes_the_only_completion_and_offers_what_lies_below(tmp_path):
     (tmp_path / "data/datasets/one").mkdir(parents=True)
-    ran: list[str] = []
-
-    def run(line: str) -> int:
-        ran.append(line)
-        return 0
-
-    screen = io.StringIO()
-    output = SessionOutput(screen, lambda: Size(rows=24, columns=80), enable_cpr=False)
-    actions = SessionActions(read, run, bool, print)
-    with create_pipe_input() as pipe, create_app_session(input=pipe, output=output):
-        session = Session(
-            actions, completer=completer(tmp_path), history=InMemoryHistory(), keys=pipe,
-            output=output,
-        )  # fmt: skip
-
-        def send() -> None:
-            for keys in ("discover data/d", "\t", "\t", "\r", "\x04"):
-                pipe.send_text(keys)
-                time.sleep(0.4)  # completions are made by a thread
-
-        sender = threading.Thread(target=send)
-        sender.start()
-        session.loop()
-        sender.join()
-    assert ran == ["discover data/datasets/one/"]
+    steps = [
+        ("discover data/d", "discover data/d"),
+        ("\t", "discover data/datasets/"),
+        ("\t", "discover data/datasets/one/"),
+    ]
+    assert typed(tmp_path, InMemoryHistory(), steps) == ["discover data/datasets/one/"]
 
 
 def test_flags_are_offered(tmp_path):
