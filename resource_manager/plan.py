@@ -9,6 +9,7 @@ import msgspec
 
 from brain.ml.dataset_shards.shuffle_figures import ShuffleQuality
 from brain.ml.training_job import DataSource, TrainingJob
+from tools_utilities.prepared_types import prepared
 
 MAX_GETS_PER_SECOND = 3000
 """A prefix of S3 serves at least 5,500 GET/s; from here on it may start to refuse."""
@@ -55,6 +56,7 @@ class PlannedSetting(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+@prepared
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a run will do."""
 

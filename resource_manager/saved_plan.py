@@ -17,6 +17,7 @@ from brain.ml.training_job import DataSource, TrainingJob
 from resource_manager.plan import Plan, data_source_name
 from tools_utilities.errors import ChangedError, DataNotFoundError, UsageError
 from tools_utilities.object_store import ObjectInfo
+from tools_utilities.prepared_types import prepared
 
 Objects = Callable[[DataSource], Sequence[ObjectInfo]]
 """Lists a source as it is now."""
@@ -32,6 +33,7 @@ class DataMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """SHA-256 over every object's key, size and version."""
 
 
+@prepared
 class SavedPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The content of the file."""
 

@@ -12,6 +12,7 @@ from resource_manager.job_making import init_folder, out_dir_of
 from resource_manager.repeating import job_of
 from resource_manager.runs import list_runs
 from tools_utilities.errors import DataNotFoundError
+from tools_utilities.prepared_types import prepared
 from tools_utilities.settings import Settings
 
 STATE_FILE = "state.json"
@@ -22,6 +23,7 @@ class _Shape(msgspec.Struct):
     vocab_size: int
 
 
+@prepared
 class _State(msgspec.Struct):
     """What is needed of a checkpoint's state."""
 

@@ -11,10 +11,12 @@ from uuid import UUID
 import msgspec
 
 from tools_utilities.errors import DataError
+from tools_utilities.prepared_types import prepared
 
 ClaimState = Literal["free", "leased", "done"]
 
 
+@prepared
 class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What the store knows of one shard's claim. (gen, owner, state, seq) is unique."""
 

@@ -10,8 +10,10 @@ from pathlib import Path
 import msgspec
 
 from tools_utilities.errors import UsageError
+from tools_utilities.prepared_types import prepared
 
 
+@prepared
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     """What a later process needs to act as the claim's owner."""
 

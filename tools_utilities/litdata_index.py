@@ -13,6 +13,7 @@ import msgspec
 
 from tools_utilities.errors import ObjectNotFoundError
 from tools_utilities.object_store import ObjectInfo, ObjectStore
+from tools_utilities.prepared_types import prepared
 from tools_utilities.shard_format import ReadOptions, format_of
 
 INDEX_NAME = "index.json"
@@ -26,6 +27,7 @@ _LEAF = '{"type": null, "context": null, "children_spec": []}'
 Unflatten = Callable[[Iterator[Any]], Any]
 
 
+@prepared
 class LitDataConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The part of an index's `config` that reading needs."""
 
@@ -40,6 +42,7 @@ class LitDataConfig(msgspec.Struct, frozen=True, kw_only=True):
     encryption: Any = None
 
 
+@prepared
 class _Index(msgspec.Struct, frozen=True):
     """An index, as far as it shows that it is LitData's."""
 

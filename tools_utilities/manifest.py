@@ -14,6 +14,7 @@ import msgspec
 
 from tools_utilities.errors import DataError, ObjectNotFoundError
 from tools_utilities.object_store import ObjectStore
+from tools_utilities.prepared_types import prepared
 
 MASTER = "master_metadata.json"
 SHARD = "metadata.json"
@@ -73,6 +74,7 @@ class _MasterShard(msgspec.Struct, frozen=True):
     directory: str
 
 
+@prepared
 class _Master(msgspec.Struct, frozen=True):
     shards: tuple[_MasterShard, ...]
 
@@ -88,11 +90,13 @@ class _ChunkEntry(msgspec.Struct, frozen=True):
     sha256: str | None = None
 
 
+@prepared
 class _ShardEntry(msgspec.Struct, frozen=True):
     shard_id: Count
     chunks: tuple[_ChunkEntry, ...]
 
 
+@prepared
 class _Flat(msgspec.Struct, frozen=True):
     shards: tuple[Shard, ...]
     schema: dict[str, str] | int = {}

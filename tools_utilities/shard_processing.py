@@ -29,6 +29,7 @@ from tools_utilities.claim_record import ClaimRecord, output_folder
 from tools_utilities.errors import DataError, DataNotFoundError, ObjectNotFoundError
 from tools_utilities.manifest import Chunk, Shard
 from tools_utilities.object_store import ObjectInfo, ObjectStore
+from tools_utilities.prepared_types import prepared
 from tools_utilities.sample_source import SourceOptions
 from tools_utilities.sample_sources.stored import StoredRecords
 from tools_utilities.shard_format import Sample, shard_formats
@@ -38,6 +39,7 @@ __all__ = ["BatchFunction", "FunctionError", "ShardOutput", "ShardProcessor", "W
 DONE = ".done.json"
 
 
+@prepared
 class DoneChunk(msgspec.Struct, frozen=True, kw_only=True):
     """The `.done.json` beside a chunk's output."""
 

@@ -13,8 +13,10 @@ import msgspec
 
 from tools_utilities.errors import ChangedError
 from tools_utilities.manifest import Chunk
+from tools_utilities.prepared_types import prepared
 
 
+@prepared
 class Header(msgspec.Struct, frozen=True, kw_only=True):
     """What the run makes of what; a run goes on only under the same one."""
 
@@ -27,6 +29,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str | float | bool | None]
 
 
+@prepared
 class Round(msgspec.Struct, frozen=True, kw_only=True):
     """The state after a round: everything before it is in finished chunks."""
 

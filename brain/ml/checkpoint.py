@@ -20,6 +20,7 @@ from brain.ml.model_shape import ModelShape
 from brain.ml.process_group import ProcessGroup
 from brain.ml.schedule import Progress, RunLength
 from tools_utilities.errors import ChangedError, DataError
+from tools_utilities.prepared_types import prepared
 
 STATE_VERSION = 1
 MODEL_FILE = "model.safetensors"
@@ -27,6 +28,7 @@ OPTIMIZER_FILE = "optimizer.safetensors"
 STATE_FILE = "state.json"
 
 
+@prepared
 class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `state.json`."""
 
@@ -42,6 +44,7 @@ class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
     """The training stream's own state, for all ranks together."""
 
 
+@prepared
 class RandomState(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's random generators."""
 

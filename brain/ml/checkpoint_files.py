@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from tools_utilities.errors import DataError, DataNotFoundError
+from tools_utilities.prepared_types import prepared
 
 COMPLETE_FILE = "complete.json"
 LATEST_FILE = "latest"
@@ -33,6 +34,7 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
 
 
+@prepared
 class Complete(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `complete.json`."""
 

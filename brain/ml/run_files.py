@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from tools_utilities.prepared_types import prepared
 from tools_utilities.process_identity import ProcessIdentity
 
 JOB_FILE = "job.yaml"
@@ -25,6 +26,7 @@ CHECKPOINTS_FOLDER = "checkpoints"
 PLOTS_FOLDER = "plots"
 
 
+@prepared
 class RunProcess(msgspec.Struct, frozen=True, kw_only=True):
     """The processes of one start of a run; rank 0 writes it when all ranks have met."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from tools_utilities.object_store import StoreSpec
+from tools_utilities.prepared_types import prepared
 
 
 class DataSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,6 +32,7 @@ class Every(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     samples: int | None = None
 
 
+@prepared
 class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One run. Counts are whole numbers, times seconds, sizes bytes."""
 

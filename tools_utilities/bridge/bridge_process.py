@@ -7,8 +7,10 @@ import msgspec
 from tools_utilities.bridge.bridge_settings import BridgeSettings
 from tools_utilities.bridge.pipelines import run_here
 from tools_utilities.errors import QuarkError
+from tools_utilities.prepared_types import prepared
 
 
+@prepared
 class _Request(msgspec.Struct, frozen=True):
     settings: BridgeSettings
     prefix: str | None = None

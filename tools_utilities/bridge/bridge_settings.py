@@ -10,6 +10,7 @@ import msgspec
 from rapidfuzz import process as fuzzy
 
 from tools_utilities.errors import DataNotFoundError, UsageError
+from tools_utilities.prepared_types import prepared
 from tools_utilities.settings import child_environment
 from tools_utilities.yaml_text import load_yaml
 
@@ -79,6 +80,7 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     source_options: SourceSettings = SourceSettings()
 
 
+@prepared
 class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole file of settings."""
 

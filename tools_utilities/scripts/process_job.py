@@ -8,11 +8,13 @@ import msgspec
 
 from tools_utilities.errors import ConditionFailedError, DataError, ObjectNotFoundError, UsageError
 from tools_utilities.object_store import ObjectStore
+from tools_utilities.prepared_types import prepared
 from tools_utilities.scripts.shard_manager import ShardManager
 
 JOB_KEY = "_process.json"
 
 
+@prepared
 class ProcessJob(msgspec.Struct, frozen=True, kw_only=True):
     """What makes a job that job."""
 

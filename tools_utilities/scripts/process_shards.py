@@ -23,6 +23,7 @@ from tools_utilities.dataset_location import locate_dataset
 from tools_utilities.errors import ClaimError, QuarkError, RunStoppedError, UsageError
 from tools_utilities.manifest import Shard
 from tools_utilities.object_store import ObjectStore, StoreSpec, open_store
+from tools_utilities.prepared_types import prepared
 from tools_utilities.process_progress import ProcessProgress, ShardCount, StatusLine
 from tools_utilities.scripts.process_input import GroupChooser, WorkInput, find_input
 from tools_utilities.scripts.process_job import ProcessJob, other_job_error, settle_job
@@ -36,6 +37,7 @@ LEASE_SECONDS = 30.0
 POLL_SECONDS = 5.0
 
 
+@prepared
 class ProcessSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What this worker did."""
 

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from brain.ml.dataset_shards.shuffle_order import Indices
+from tools_utilities.prepared_types import prepared
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +26,7 @@ LISTING_OBJECTS = 200_000
 """Longer listings are not kept: they only serve to say what changed."""
 
 
+@prepared
 class ListedObject(msgspec.Struct, frozen=True, array_like=True):
     """One object of a listing that is kept to tell later what changed."""
 

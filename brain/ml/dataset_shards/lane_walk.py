@@ -12,11 +12,13 @@ import msgspec
 import numpy as np
 
 from brain.ml.dataset_shards.shuffle_order import Indices, LaneShape, window_bounds, window_of
+from tools_utilities.prepared_types import prepared
 
 _UNKNOWN = 1 << 62
 """Samples of a lane whose end has not been seen."""
 
 
+@prepared
 class LaneHint(msgspec.Struct, frozen=True, kw_only=True):
     """Where each lane stands: enough to go on without knowing what came before. O(lanes)."""
 

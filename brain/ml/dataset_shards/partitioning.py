@@ -14,6 +14,7 @@ from brain.ml.dataset_shards.share import Share
 from brain.ml.dataset_shards.shuffle_order import Indices, LaneShape, deal_order
 from brain.ml.dataset_shards.split_table import relative_key
 from brain.ml.dataset_shards.stream_index import StreamIndex
+from tools_utilities.prepared_types import prepared
 
 if TYPE_CHECKING:
     from brain.ml.dataset_shards.epoch_plan import EpochPlan
@@ -23,6 +24,7 @@ Labels = Mapping[int, Mapping[str, int]]
 """Samples by class, of each split number."""
 
 
+@prepared
 class PartitionPin(msgspec.Struct, frozen=True, kw_only=True):
     """What the first launch fixes; travels in every state."""
 

@@ -6,10 +6,12 @@ from typing import Any
 import msgspec
 
 from tools_utilities.errors import ChangedError, UsageError
+from tools_utilities.prepared_types import prepared
 
 STATE_VERSION = 1
 
 
+@prepared
 class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     """A position in the global order; independent of world size and worker count."""
 
