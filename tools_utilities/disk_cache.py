@@ -181,7 +181,6 @@ class DiskCache:
             self._note_checked(path.name, status)
             _touch(file.fd, status)
             return found
-        found.close()
         self._set_aside(file, path, "its content has changed since it was written")
         return None
 
@@ -192,14 +191,16 @@ class DiskCache:
         self._checked[name] = (status.st_ino, status.st_size, status.st_mtime_ns)
 
     def _set_aside(self, file: HeldFile, path: Path, reason: str) -> None:
-        file.close()
-        _LOGGER.warning("cache entry %s is bad (%s); fetching it again", path, reason)
-        self.num_quarantined += 1
-        with self._locked():
-            try:
+        """Move a bad entry away, once: whoever comes second may find a good one of that name."""
+        try:
+            with self._locked():
+                if not file.is_at(path):
+                    return
                 path.rename(self._layout.new_quarantine(path))
-            except FileNotFoundError:
-                return  # another process was quicker
+        finally:
+            file.close()
+        self.num_quarantined += 1
+        _LOGGER.warning("cache entry %s is bad (%s); fetching it again", path, reason)
 
     # Writing.
 

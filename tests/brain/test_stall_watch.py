@@ -97,7 +97,8 @@ def test_an_opening_is_waited_for_while_it_lasts():
 
 def test_a_run_that_gets_nowhere_tells_it_in_its_metrics(tmp_path, capfd):
     store = write_shards(tmp_path / "data", text_shards())
-    job = make_job(tmp_path / "run", store, max_steps=2, stall_seconds=0.001)
+    # It is looked for twice a second, so the run must go on for some of those.
+    job = make_job(tmp_path / "run", store, max_seconds=3.0, stall_seconds=1e-6)
     assert train_here(job) == 0
     found = events(tmp_path / "run", "stall")
     assert found

@@ -130,12 +130,15 @@ class Racers:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:  # one of them may have died, and the others wait for it
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.communicate()
 
     def race(self, dataset: str) -> list[str]:

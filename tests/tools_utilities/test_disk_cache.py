@@ -23,6 +23,7 @@ from tests.cache_parts import (
 )
 from tools_utilities.checksum import crc32c, encode_crc32c
 from tools_utilities.disk_cache import DiskCache, entry_id
+from tools_utilities.file_locks import HeldFile
 from tools_utilities.object_store import ObjectInfo
 
 # Names.
@@ -290,3 +291,18 @@ def test_another_budget_on_the_same_folder_holds_too(tmp_path):
         assert store(large, key)
     assert store(small, "x")
     assert folder_bytes(tmp_path) <= 2.5 * MB
+
+
+def test_whoever_finds_a_bad_entry_second_leaves_the_good_one_that_took_its_place(tmp_path):
+    cache = DiskCache(tmp_path, 10 * MB)
+    assert store(cache, "k")
+    [entry] = entries(tmp_path)
+    damage_flip(entry)
+    late = HeldFile(entry, os.O_RDONLY)
+    first = DiskCache(tmp_path, 10 * MB)
+    assert first.open(identity("k")) is None
+    assert first.num_quarantined == 1
+    assert store(cache, "k")  # of the same name
+    cache._set_aside(late, entry, "bad")
+    assert cache.num_quarantined == 0
+    assert has(DiskCache(tmp_path, 10 * MB), "k")
