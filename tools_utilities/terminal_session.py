@@ -141,6 +141,10 @@ class Session:
             chosen = state is not None and state.complete_index is not None
             if chosen or (state is not None and buffer.text == self._offered):
                 buffer.complete_next()
+            elif state is not None and len(state.completions) == 1:
+                # Taken at once, for what is typed next; what lies below it is offered.
+                buffer.apply_completion(state.completions[0])
+                buffer.start_completion(select_first=False)
             else:
                 event.app.create_background_task(self._take(buffer))
 

@@ -6,6 +6,7 @@ The right to tell is a file created exclusively in the run folder, so it needs n
 import os
 import time
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from brain.ml.metrics import MetricsLog
@@ -26,6 +27,7 @@ class Failure:
         self._world = world
         self._run_dir = run_dir
         self._claim = run_dir / f".failed-{world.attempt}"
+        self._writing = Lock()
 
     def clear_earlier(self) -> None:
         """Remove what earlier starts left; rank 0, before the ranks meet."""
@@ -56,7 +58,15 @@ class Failure:
         }
         return self._write(metrics, rank, fields)
 
+    def finish(self) -> None:
+        """Wait until what this process tells is written: after the claim nobody else would."""
+        self._writing.acquire(timeout=SETTLE_SECONDS)
+
     def _write(self, metrics: MetricsLog, rank: int, fields: dict[str, Any]) -> bool:
+        with self._writing:
+            return self._claim_and_write(metrics, rank, fields)
+
+    def _claim_and_write(self, metrics: MetricsLog, rank: int, fields: dict[str, Any]) -> bool:
         try:
             os.close(os.open(self._claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:

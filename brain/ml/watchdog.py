@@ -100,4 +100,5 @@ class Watchdog:
             return
         if lost:
             self._failure.tell_lost(self._metrics, lost[0], self._peers[lost[0]].pid)
+        self._failure.finish()
         os._exit(1)

@@ -5,6 +5,7 @@ import signal
 import time
 from functools import partial
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -68,6 +69,18 @@ def test_only_the_first_rank_that_fails_tells_and_nothing_follows(tmp_path: Path
         4,
     )
     assert last["detail"] == {"key": "k", "data": {"x": [1, "b'y'"]}, "cause": 4}
+
+
+def test_a_process_that_is_to_end_waits_for_what_it_is_telling(tmp_path: Path):
+    failure = Failure(tmp_path, World(rank=1, world_size=2, attempt="a"))
+    log = MetricsLog(tmp_path)
+    error = RuntimeError("peer closed")
+    teller = Thread(target=failure.tell, args=(log, error), kwargs={"exit_code": 1})
+    teller.start()
+    wait_for(lambda: failure.told)
+    failure.finish()
+    assert [event["event"] for event in read_events(tmp_path)] == ["error"]
+    teller.join()
 
 
 def test_next_start_may_fail_and_tell_again(tmp_path: Path):

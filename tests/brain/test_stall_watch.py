@@ -1,13 +1,16 @@
 """A process that gets nowhere says what it waits for and writes the stacks of all its threads."""
 
 import threading
+from dataclasses import replace
 
 from brain.ml.stall_watch import StallWatch
 from resource_manager.live_view import LiveRun
+from tests.fakes import Reply, Request, StubS3
 from tests.fault_store import FaultStore, whole
 from tests.stream_parts import content, reader_of
-from tests.training import events, make_job, text_shards, train_here, write_shards
+from tests.training import events, make_job, text_shards, train_here
 from tools_utilities.activity import ACTIVITY, Activity
+from tools_utilities.object_store import StoreSpec
 from tools_utilities.terminal_text import plain
 
 
@@ -95,15 +98,28 @@ def test_an_opening_is_waited_for_while_it_lasts():
     assert ACTIVITY.moves > before
 
 
-def test_a_run_that_gets_nowhere_tells_it_in_its_metrics(tmp_path, capfd):
-    store = write_shards(tmp_path / "data", text_shards())
-    # It is looked for twice a second, so the run must go on for some of those.
-    job = make_job(tmp_path / "run", store, max_seconds=3.0, stall_seconds=1e-6)
-    assert train_here(job) == 0
+def test_a_run_that_gets_nowhere_tells_it_in_its_metrics(aws_environment, tmp_path):
+    with StubS3(text_shards()) as stub:
+        stub.script = lambda request: slow(stub, request)
+        store = StoreSpec(uri="s3://my.bucket", endpoint_url=stub.url)
+        # Nothing moves for longer than the watchdog's two looks a second are apart.
+        job = make_job(tmp_path / "run", store, max_steps=2, val=(), stall_seconds=0.1)
+        assert train_here(job) == 0
     found = events(tmp_path / "run", "stall")
     assert found
     assert found[0]["rank"] == 0
-    assert "nothing moved for" in found[0]["message"]
+    # The first may be of the imports.
+    assert any("nothing moved for 1 s: waiting for d/train/" in one["message"] for one in found)
+
+
+def slow(stub: StubS3, request: Request) -> Reply | None:
+    """Send the first object asked for in two halves, a while apart."""
+    gets = [one for one in stub.requests if one.method == "GET" and one.key.endswith(".jsonl")]
+    if request not in gets[:1]:
+        return None
+    reply = stub._object(request)
+    half = -(-len(reply.body) // 2)
+    return replace(reply, drip_bytes=half, drip_seconds=1.5)
 
 
 def test_the_live_view_shows_a_stall_until_the_next_step():
