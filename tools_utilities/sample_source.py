@@ -21,6 +21,8 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     read: ReadOptions = ReadOptions()
     json_bytes: bool = False
     """Give records that are JSON lines as their own bytes (checked), so that they can be copied."""
+    format_name: str | None = None
+    """Only files of this shard format; None: of any."""
     endpoint_url: str | None = None
     profile: str | None = None
     region: str | None = None

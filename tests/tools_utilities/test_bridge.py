@@ -13,6 +13,7 @@ import pytest
 
 from tests.scripts.test_create_sharded_dataset import samples_of, write_tasks
 from tools_utilities.bridge import load_settings, run_from_file, run_pipeline
+from tools_utilities.bridge.pipelines import run_here
 from tools_utilities.bridge.program import main
 from tools_utilities.errors import DataNotFoundError, UsageError
 from tools_utilities.manifest import load_manifest
@@ -336,3 +337,19 @@ def test_keys_reach_the_bucket_by_the_environment_of_a_process(
     assert manifest is not None
     assert manifest.num_samples == 25
     assert not [path for path in (tmp_path / "staging").rglob("*") if path.is_file()]
+
+
+def test_only_files_of_the_named_format_are_input(tmp_path):
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    write_tasks(folder / "a.jsonl", 25)
+    (folder / "notes.csv").write_text("id,text\n1,a\n2,b\n")
+    settings = {"input_uri": str(folder), "input_format": "jsonl"}
+    run_here(load_settings(local(tmp_path, **settings)), None)
+    manifest = load_manifest(open_store(StoreSpec(uri=f"file://{tmp_path}/out")), "")
+    assert manifest is not None
+    assert manifest.num_samples == 25
+    settings["input_format"] = "parquet"
+    with pytest.raises(DataNotFoundError, match="no files of the format parquet") as caught:
+        run_here(load_settings(local(tmp_path, **settings)), None)
+    assert caught.value.hint == "Found: csv, jsonl."

@@ -74,7 +74,7 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """webdataset, litdata, jsonl, parquet, mds, or `package.module:Class`."""
     input_uri: str
     input_format: str | None = None
-    """Only named in the plan: a file's suffix decides."""
+    """Only files of this shard format; None: of any. A dataset of `hf://` has no files."""
     samples_per_shard: int = 10_000
     staging_dir: str | None = None
     source_options: SourceSettings = SourceSettings()

@@ -78,6 +78,7 @@ def run_here(settings: BridgeSettings, prefix: str | None) -> dict[str, Any]:
     pipeline, chosen = settings.pipeline, settings.pipeline.source_options
     output, endpoint = output_of(settings, prefix)
     options = SourceOptions(
+        format_name=None if pipeline.input_uri.startswith("hf://") else pipeline.input_format,
         split=chosen.split,
         config=chosen.config,
         load_kwargs=chosen.load_kwargs,

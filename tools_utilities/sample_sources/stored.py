@@ -16,7 +16,7 @@ from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.object_store import ObjectInfo, ObjectStore, StoreSpec, open_store
 from tools_utilities.sample_source import SampleSource, Source, SourceBlock, SourceOptions
 from tools_utilities.shard_bytes import FileShardBytes
-from tools_utilities.shard_format import OpenSplit, Split, require_format
+from tools_utilities.shard_format import OpenSplit, Split, format_of, require_format
 from tools_utilities.whole_object import open_whole_object
 
 SPLIT_BYTES = 8 << 20
@@ -41,7 +41,8 @@ class StoredSource:
         """List the objects; DataNotFoundError when there is none."""
         spec, prefix = _locate(uri, options)
         store = open_store(spec)
-        infos = [info for info in _list(store, prefix) if info.size_bytes]
+        listed = _of_format(_list(store, prefix), options.format_name, uri)
+        infos = [info for info in listed if info.size_bytes]
         return StoredRecords(uri, store, infos, options)
 
 
@@ -75,6 +76,20 @@ def _list(store: ObjectStore, prefix: str) -> list[ObjectInfo]:
             f"{store.spec.uri}/{prefix}: no data files here",
             hint="Check the path; files beginning with `.` or `_` are not data.",
             key=prefix,
+        )
+    return chosen
+
+
+def _of_format(infos: list[ObjectInfo], name: str | None, uri: str) -> list[ObjectInfo]:
+    if name is None:
+        return infos
+    named = {info.key: format_of(info.key) for info in infos}
+    chosen = [info for info in infos if getattr(named[info.key], "name", None) == name]
+    if not chosen:
+        found = sorted({one.name for one in named.values() if one is not None})
+        raise DataNotFoundError(
+            f"{uri}: no files of the format {name}",
+            hint=f"Found: {', '.join(found) or 'none that is known'}.",
         )
     return chosen
 

@@ -99,11 +99,6 @@ class PartitionReader:
         return self.deal.turns(self.plan.share.rank)
 
     @property
-    def num_slots(self) -> int | None:
-        """Samples that are this reader's from the start on."""
-        return self.plan.share.part_of(self.deal.turns(self.plan.share.rank))
-
-    @property
     def most_samples(self) -> int:
         """Samples from the start on of the rank that takes most."""
         return self.deal.most_turns

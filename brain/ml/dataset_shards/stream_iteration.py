@@ -90,12 +90,6 @@ class Iteration:
         return self._plan.share
 
     @property
-    def at_end(self) -> bool:
-        """Whether this reader has nothing left to deliver, as far as is known."""
-        num_slots = self._reader.num_slots
-        return self._finished or (num_slots is not None and self._slot >= num_slots)
-
-    @property
     def slot(self) -> int:
         """Own samples delivered since `start.position`."""
         return self._slot
