@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from knowledge_hub.captures import CODECS, EXPORT_FORMATS, GPUS, SHARD_FORMATS
 from knowledge_hub.sentence import fold
 from tools_utilities.errors import UsageError
+from tools_utilities.refused_settings import REFUSED_SETTINGS
 from tools_utilities.setting_keys import KEYS_BY_NAME, SettingKey, parse_value
 
 _TEXTS: Final = ["model", "init_from", "source", "out", "function", "run"]
@@ -73,6 +74,8 @@ def read_override(key: str, text: str, *, is_quoted: bool) -> Override:
     if name in SLOT_KEYS:
         return Override(name, name, _slot_value(name, text, is_quoted=is_quoted))
     known = KEYS_BY_NAME.get(name)
+    if name in REFUSED_SETTINGS:
+        raise BadOverrideError(f"{name}: no such setting", REFUSED_SETTINGS[name])
     if known is None:
         near = _nearest(name)
         raise BadOverrideError(f"{name or '='}: no such setting", near and f"{near}={text}")

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from tools_utilities.errors import UsageError
+from tools_utilities.refused_settings import refuse_by_name
 
 TRUE_WORDS = frozenset({"true", "on", "yes", "1"})
 FALSE_WORDS = frozenset({"false", "off", "no", "0"})
@@ -377,10 +378,11 @@ def find_key(name: str) -> SettingKey:
     """Return the setting of a name or alias.
 
     Raises:
-        UsageError: nobody knows the key; the hint names the nearest.
+        UsageError: nobody knows the key (the hint names the nearest), or it is refused by name.
     """
     key = KEYS_BY_NAME.get(name)
     if key is None:
+        refuse_by_name(name)
         near = nearest_key(name)
         hint = f"Did you mean {near}?" if near else "`quark help settings` lists every key."
         raise UsageError(f"{name}: unknown setting", hint=hint, key=name, nearest=near)

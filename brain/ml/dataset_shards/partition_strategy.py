@@ -13,6 +13,7 @@ import msgspec
 
 from tools_utilities.errors import UsageError
 from tools_utilities.plugins import load_plugins
+from tools_utilities.refused_settings import refuse_by_name
 
 
 class Shard(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +33,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int
     options: Mapping[str, Any] = {}
     """The strategy's own settings."""
+    rates: Mapping[int, float] = {}
+    """Measured samples a second of ranks, for `adaptive`."""
 
 
 class PartitionStrategy(Protocol):
@@ -63,7 +66,7 @@ class PartitionStrategy(Protocol):
 
 
 ADAPTIVE = "adaptive"
-"""Shards by claims, for batch jobs; known by name here to say so."""
+"""For batch jobs, never for streams."""
 
 
 @cache
@@ -73,7 +76,7 @@ def partition_strategies() -> dict[str, PartitionStrategy]:
 
 
 def find_strategy(name: str) -> PartitionStrategy:
-    """Return a strategy by name.
+    """Return a strategy for streams by name.
 
     Raises:
         UsageError: nobody knows it, or it is not for streams.
@@ -81,13 +84,14 @@ def find_strategy(name: str) -> PartitionStrategy:
     if name == ADAPTIVE:
         raise UsageError(
             "partition=adaptive: faster workers take more, so ranks cannot make equal steps",
-            hint='A stream takes round_robin; for a batch job over claims: quark "process …".',
+            hint="A stream takes round_robin; adaptive is for batch jobs: "
+            'quark "process …", or a StreamCoordinator.',
             key="partition",
             value=name,
         )
     found = partition_strategies().get(name)
     if found is None:
-        known = ", ".join(sorted(partition_strategies()))
+        known = ", ".join(sorted(other for other in partition_strategies() if other != ADAPTIVE))
         raise UsageError(
             f"partition={name}: unknown strategy",
             hint=f"Known: {known}.",
@@ -111,6 +115,7 @@ def check_options(world: World, strategy: str, known: Sequence[str] = ()) -> Non
         UsageError: naming the first unknown one.
     """
     for name in world.options:
+        refuse_by_name(name)
         if name not in known:
             accepted = ", ".join(known) or "none"
             raise UsageError(
