@@ -19,6 +19,7 @@ from resource_manager.plan import (
     limits_of,
     parameters_of,
     request_warnings,
+    schema_warnings,
     shuffle_warnings,
     steps_of,
 )
@@ -122,13 +123,18 @@ def make_plan(
         InputNeededError: the records have no field that is clearly the text.
         QuarkError: the tokenizer's file cannot be used.
     """
-    rule, text_bytes = text_of(data.samples, text_key=job.text_key, template=job.template)
+    samples = data.samples
+    if (job.text_key or job.template) and data.looks and data.looks[0] is not None:
+        # Only who names a folder's column means it; it is never the one field that holds text.
+        samples = tuple({**data.looks[0].folder_values, **sample} for sample in samples)
+    rule, text_bytes = text_of(samples, text_key=job.text_key, template=job.template)
     steps, known = steps_of(job, data.planned, text_bytes)
     filesystem = filesystem_of(job.cache_dir, mounts()) if job.cache_dir else ""
     planned = with_shuffle(job, data)
     warnings = [
         *request_warnings(job, planned),
         *shuffle_warnings(planned),
+        *schema_warnings(planned, strict=job.strict),
         *cache_warnings(job.cache_dir, filesystem),
         *settings.warnings,
     ]

@@ -10,7 +10,7 @@ for an order.
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -26,9 +26,11 @@ from brain.ml.training_job import TrainingJob
 from resource_manager.plan import PlannedData
 from tools_utilities.decode_probe import RangeBytes, edge_records
 from tools_utilities.errors import QuarkError
+from tools_utilities.folder_columns import find_folder_columns, values_of
 from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.object_store import ObjectInfo, ObjectStore
-from tools_utilities.shard_format import ReadOptions, Sample, require_format
+from tools_utilities.schema_drift import SchemaCensus, SchemaDrift
+from tools_utilities.shard_format import Columns, ReadOptions, Sample, plan_described
 
 if TYPE_CHECKING:
     from resource_manager.data_finding import FoundData
@@ -47,6 +49,10 @@ class OrderLook(msgspec.Struct, frozen=True, kw_only=True):
     layout: SplitLayout
     sorted_by: str = ""
     """Why its samples seem to be sorted, in words; empty: no sign of it."""
+    folder_values: dict[str, Any] = {}
+    """What the folder names of the first shard give its samples."""
+    drift: SchemaDrift | None = None
+    """How the columns of the shards looked at differ."""
 
 
 def look_at_order(
@@ -63,9 +69,10 @@ def look_at_order(
     sampled = [filled[number] for number in numbers.tolist()]
     looked = sampled[:: max(1, len(sampled) // LOOKED_AT)][:LOOKED_AT]
     looked = [*looked[: LOOKED_AT - 1], sampled[-1]] if len(sampled) > 1 else looked
+    census = SchemaCensus()
     try:
         options = with_litdata_index(store, looked, options or ReadOptions())
-        counts = _count_splits(store, sampled, looked, options)
+        counts = _count_splits(store, sampled, looked, options, census, folder)
     except QuarkError:
         return None
     layout = SplitLayout(
@@ -74,7 +81,13 @@ def look_at_order(
         num_splits=np.array(counts, np.int64),
         num_objects=len(filled),
     )
-    return OrderLook(layout=layout, sorted_by=_sorted_by(store, sampled, looked, folder, options))
+    columns = find_folder_columns((info.key for info in filled), folder)
+    return OrderLook(
+        layout=layout,
+        sorted_by=_sorted_by(store, sampled, looked, folder, options),
+        folder_values=values_of(filled[0].key, columns),
+        drift=census.drift(),
+    )
 
 
 def with_shuffle(job: TrainingJob, data: "FoundData") -> tuple[PlannedData, ...]:
@@ -99,8 +112,14 @@ def with_shuffle(job: TrainingJob, data: "FoundData") -> tuple[PlannedData, ...]
                 planned[place],
                 shuffle=measure_shuffle(look.layout, settings),
                 sorted_by=look.sorted_by,
+                schema_drift=told_drift(look.drift),
             )
     return tuple(planned)
+
+
+def told_drift(drift: SchemaDrift | None) -> str:
+    """Return what a plan says of columns that differ: nothing where only their widths do."""
+    return "" if drift is None or drift.is_harmless else drift.text
 
 
 def _count_splits(
@@ -108,11 +127,13 @@ def _count_splits(
     sampled: Sequence[ObjectInfo],
     looked: Sequence[ObjectInfo],
     options: ReadOptions,
+    census: SchemaCensus,
+    folder: str,
 ) -> list[int]:
     """Return the splits of each object; estimated from a few where that takes reading."""
     touched = False
 
-    def plan(info: ObjectInfo) -> int:
+    def plan(info: ObjectInfo) -> tuple[int, Columns | None]:
         shard = RangeBytes(store, info)
 
         def read(start: int, end: int) -> bytes:
@@ -120,11 +141,15 @@ def _count_splits(
             touched = True
             return bytes(shard.read(start, end))
 
-        found = require_format(info.key).plan_splits(info, read, SPLIT_BYTES, options)
-        return len(found)
+        found, columns = plan_described(info, read, SPLIT_BYTES, options)
+        return len(found), columns
 
     with ThreadPoolExecutor(LOOKED_AT, thread_name_prefix="quark-look") as threads:
-        known = dict(zip(looked, threads.map(plan, looked), strict=True))
+        described = dict(zip(looked, threads.map(plan, looked), strict=True))
+    for info, (_, columns) in described.items():
+        if columns is not None:
+            census.add(info.key.removeprefix(folder), columns)
+    known = {info: count for info, (count, _) in described.items()}
     left = 0 if touched else _PLANNED_SPLITS
     per_byte = sum(known.values()) / sum(info.size_bytes for info in known)
     uncut = all(count == 1 for count in known.values())
@@ -132,7 +157,7 @@ def _count_splits(
         if info in known:
             continue
         if left > 0:
-            known[info] = plan(info)
+            known[info] = plan(info)[0]
             left -= known[info]
         else:
             known[info] = 1 if uncut else max(1, round(info.size_bytes * per_byte))

@@ -46,6 +46,8 @@ class PlannedData(msgspec.Struct, frozen=True, kw_only=True):
     """How well its order mixes; None: not known, or read in file order."""
     sorted_by: str = ""
     """Why its samples seem to lie sorted in the shards; empty: no sign of it."""
+    schema_drift: str = ""
+    """How the columns of a few shards differ; empty: they do not, or their footers do not say."""
 
 
 class PlannedSetting(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,6 +186,12 @@ def shuffle_warnings(data: tuple[PlannedData, ...]) -> list[str]:
                 " shuffle: write more, smaller shards, shuffle before sharding, or raise shuffle_mb"
             )
     return warnings
+
+
+def schema_warnings(data: tuple[PlannedData, ...], *, strict: bool) -> list[str]:
+    """Return a warning for each group whose shards differ in their columns."""
+    then = "strict=true refuses that" if strict else "each sample has the columns of its own shard"
+    return [f"{item.prefix}: {item.schema_drift}; {then}" for item in data if item.schema_drift]
 
 
 def cache_warnings(cache_dir: str | None, filesystem: str) -> list[str]:

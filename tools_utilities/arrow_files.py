@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tools_utilities.errors import QuarkError, RecordError
-from tools_utilities.shard_format import ReadOptions, Sample
+from tools_utilities.shard_format import Columns, ReadOptions, Sample
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -125,10 +125,25 @@ def chosen_columns(key: str, found: list[str], options: ReadOptions) -> list[str
         return [first_column(key, found, options.first_of)]
     if options.columns is None:
         return None
-    missing = [name for name in options.columns if name not in found]
+    needed = [name for name in options.columns if name not in options.optional_columns]
+    missing = [name for name in needed if name not in found]
     if missing:
         raise missing_columns(key, " and ".join(missing), found, options.columns)
     return [name for name in found if name in options.columns]
+
+
+def described(schema: "pa.Schema", options: ReadOptions) -> Columns:
+    """Return name and type of the columns that are read; one that is missing is told when it is opened."""
+    names: Sequence[str] = schema.names
+    if options.first_of:
+        names = [name for name in options.first_of if name in names][:1]
+    elif options.columns is not None:
+        names = [name for name in options.columns if name in names]
+    return tuple(
+        (name, str(kind))
+        for name, kind in zip(schema.names, schema.types, strict=True)
+        if name in names
+    )
 
 
 def write_tables(

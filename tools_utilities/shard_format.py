@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Sample = dict[str, Any]
+Columns = tuple[tuple[str, str], ...]
+"""Name and type, in words, of every column."""
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,6 +41,10 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Token files: tokens in one sample."""
     token_dtype: str = "uint16"  # noqa: S105 - a number format, not a secret
     """Token files: `uint16` or `uint32`, little-endian."""
+    optional_columns: tuple[str, ...] = ()
+    """Of `columns`, those that a file need not have; set where folders have them, not by users."""
+    folder_columns: tuple[tuple[str, str], ...] = ()
+    """Columns in folder names (`name=value/`) → `int` or `text`; filled by the index, not by users."""
     litdata_indexes: tuple[tuple[str, str], ...] = ()
     """LitData: folder → what its `index.json` says; filled by `with_litdata_index`, not by users."""
 
@@ -100,7 +106,8 @@ class RecordRows(NamedTuple):
 class OpenSplit(Protocol):
     """One split, open: its samples by index, in file order.
 
-    Thread-compatible: one thread at a time. `num_bytes` is what it holds in memory.
+    Thread-compatible: one thread at a time. `num_bytes` is what it holds in memory. One of a format
+    that is not a DescribedFormat may have `columns`: Columns, or None where they are not known.
     """
 
     num_samples: int
@@ -177,6 +184,39 @@ class BoundedWriter(Protocol):
     def write_within(self, samples: Iterable[Sample], file: BinaryIO, memory_bytes: int) -> int:
         """Write as `ShardFormat.write` does; the bytes written may depend on `memory_bytes`."""
         ...
+
+
+@runtime_checkable
+class DescribedFormat(Protocol):
+    """A format that reads an object's columns where it plans its splits (a footer holds both)."""
+
+    def plan_described(
+        self,
+        info: ObjectInfo,
+        read: Callable[[int, int], bytes],
+        target_bytes: int,
+        options: ReadOptions,
+    ) -> tuple[list[Split], Columns | None]:
+        """Return what `plan_splits` does, and the columns that `options` ask for; None: not known."""
+        ...
+
+
+def plan_described(
+    info: ObjectInfo,
+    read: Callable[[int, int], bytes],
+    target_bytes: int,
+    options: ReadOptions,
+) -> tuple[list[Split], Columns | None]:
+    """Return an object's splits, and its columns where planning reads them.
+
+    Raises:
+        UsageError: no format reads the key.
+        RecordError: the object cannot be read.
+    """
+    found = require_format(info.key)
+    if isinstance(found, DescribedFormat):
+        return found.plan_described(info, read, target_bytes, options)
+    return found.plan_splits(info, read, target_bytes, options), None
 
 
 @cache

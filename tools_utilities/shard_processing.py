@@ -27,6 +27,7 @@ from tools_utilities.chunk_writer import (
 )
 from tools_utilities.claim_record import ClaimRecord, output_folder
 from tools_utilities.errors import DataError, DataNotFoundError, ObjectNotFoundError
+from tools_utilities.folder_columns import FolderColumns
 from tools_utilities.manifest import Chunk, Shard
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.prepared_types import prepared
@@ -82,6 +83,8 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the chunks' counts are known, so that they are checked."""
     cut: frozenset[str] = frozenset()
     """Keys of chunks of which only the first `num_samples` are worked."""
+    folder_columns: FolderColumns = ()
+    """Columns that `name=value` folders give the samples below them."""
 
 
 class ShardProcessor:
@@ -223,7 +226,7 @@ class ShardProcessor:
                 f"{key}: {stored.size_bytes} bytes, the manifest says {chunk.num_bytes}", key=key
             )
         info = msgspec.structs.replace(stored, crc32c=chunk.crc32c or stored.crc32c)
-        return StoredRecords(key, store, [info], SourceOptions())
+        return StoredRecords(key, store, [info], SourceOptions(), self._source.folder_columns)
 
     def _publish(
         self, key: str, written: WrittenChunk, fingerprint: str, bad: tuple[BadSample, ...]

@@ -123,6 +123,30 @@ class PackedText(msgspec.Struct, frozen=True, kw_only=True):
         return kept
 
 
+class TokenLists(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of tokens as they are, `{"input_ids": array}`: for a loop of one's own.
+
+    Null and empty rows are skipped and counted. Give the stream `ReadOptions(first_of=TOKEN_COLUMNS)`,
+    so that only that column is read.
+    """
+
+    num_ids: int = 1 << 32
+    """Ids must be below it."""
+
+    @property
+    def identity(self) -> str:
+        """Everything that changes the samples."""
+        return f"lists {PACKING_VERSION}; ids {self.num_ids}"
+
+    def open(self, split: OpenSplit) -> OpenSplit:
+        """Return the split's token lists.
+
+        Raises:
+            RecordError: there is no token column, or it does not hold lists of integers.
+        """
+        return token_rows(split, num_ids=self.num_ids)
+
+
 class TokenSequences(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of tokens, each a sequence of its own (several, when split)."""
 

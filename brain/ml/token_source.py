@@ -19,6 +19,7 @@ from brain.ml.text_rule import TextRule, choose_text_rule, has_tokens
 from brain.ml.tokenizer import MAX_UINT16, Tokenizer
 from brain.ml.training_job import DataSource, TrainingJob
 from tools_utilities.errors import DataNotFoundError
+from tools_utilities.folder_columns import find_folder_columns, open_table_split
 from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.scripts.dataset_discovery import group_objects
 from tools_utilities.scripts.s3_streaming_manager import StreamingManager
@@ -179,6 +180,11 @@ class TokenSource:
         infos = group_objects(manager.store, data.prefix, data.stem, format_name=data.format)
         probed = [info for info in infos if info.size_bytes][:PROBED_OBJECTS]
         options = with_litdata_index(manager.store, probed, self.options)
+        if self._job.text_key or self._job.template:
+            # Only who names a folder's column means it; it is never the one field that holds text.
+            folder = data.prefix[: data.prefix.rfind("/") + 1]
+            columns = find_folder_columns((info.key for info in infos), folder)
+            options = msgspec.structs.replace(options, folder_columns=columns)
         for info in probed:
             shard_format = require_format(info.key)
             splits = shard_format.plan_splits(
@@ -189,7 +195,7 @@ class TokenSource:
             )
             shard = manager.open_shard(info)
             try:
-                opened = shard_format.open_split(shard, splits[0], options)
+                opened = open_table_split(shard, splits[0], options)
                 if opened.num_samples:
                     return info.key, opened.read([0])[0]
                 opened.close()

@@ -8,10 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tools_utilities.data_objects import junk_reason
 from tools_utilities.errors import DataNotFoundError
+from tools_utilities.folder_columns import (
+    FolderColumns,
+    find_folder_columns,
+    open_table_split,
+    values_of,
+)
 from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.object_store import ObjectInfo, ObjectStore, StoreSpec, open_store
 from tools_utilities.sample_source import SampleSource, Source, SourceBlock, SourceOptions
@@ -43,7 +50,8 @@ class StoredSource:
         store = open_store(spec)
         listed = _of_format(_list(store, prefix), options.format_name, uri)
         infos = [info for info in listed if info.size_bytes]
-        return StoredRecords(uri, store, infos, options)
+        columns = find_folder_columns((info.key for info in infos), prefix)
+        return StoredRecords(uri, store, infos, options, columns)
 
 
 def _locate(uri: str, options: SourceOptions) -> tuple[StoreSpec, str]:
@@ -107,8 +115,10 @@ class StoredRecords:
         store: ObjectStore,
         infos: Sequence[ObjectInfo],
         options: SourceOptions,
+        folder_columns: FolderColumns = (),
     ) -> None:
         self.uri = uri
+        self._folder_columns = folder_columns
         self._store = store
         self._infos = infos
         self._options = options
@@ -138,6 +148,7 @@ class StoredRecords:
         info = self._infos[object_index]
         shard_format = require_format(info.key)
         read = with_litdata_index(self._store, [info], self._options.read)
+        read = msgspec.structs.replace(read, folder_columns=self._folder_columns)
         shard = open_whole_object(self._store, info)
         try:
             splits = shard_format.plan_splits(
@@ -145,7 +156,7 @@ class StoredRecords:
             )
             done_bytes += sum(split.num_bytes for split in splits[: first[0]])
             for current in range(first[0], len(splits)):
-                opened = shard_format.open_split(shard, splits[current], read)
+                opened = open_table_split(shard, splits[current], read)
                 index = first[1] if current == first[0] else 0
                 try:
                     for indices, records in self._batches(opened, splits[current].key, index):
@@ -174,7 +185,11 @@ class StoredRecords:
         self, opened: OpenSplit, key: str, index: int
     ) -> Iterator[tuple[range, list[Any]]]:
         """Yield the records from `index` on, in batches that grow up to the limits of a block."""
-        as_lines = self._options.json_bytes and require_format(key).name == "jsonl"
+        as_lines = (
+            self._options.json_bytes
+            and require_format(key).name == "jsonl"
+            and not values_of(key, self._folder_columns)
+        )
         count = _FIRST_RECORDS
         while index < opened.num_samples:
             indices = range(index, min(index + count, opened.num_samples))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tools_utilities.errors import DataNotFoundError, InputNeededError, UsageError
+from tools_utilities.folder_columns import FolderColumns, find_folder_columns
 from tools_utilities.group_listing import folder_of
 from tools_utilities.manifest import Chunk, Manifest, Shard, load_manifest
 from tools_utilities.object_store import ObjectInfo, ObjectStore
@@ -55,13 +56,15 @@ def find_input(
     """
     manifest = load_manifest(store, prefix) if choose is None else None
     counted = manifest is not None
+    columns: FolderColumns = ()
     if manifest is None:
         infos = _files(store, prefix, choose)
         manifest = _of_files(infos)
+        columns = find_folder_columns((info.key for info in infos), prefix)
         prefix = ""
     found = WorkInput(
         manifest=manifest,
-        source=Input(store=store, prefix=prefix, counted=counted),
+        source=Input(store=store, prefix=prefix, counted=counted, folder_columns=columns),
         sharded=all("/" in chunk.key for shard in manifest.shards for chunk in shard.chunks)
         and counted,
     )

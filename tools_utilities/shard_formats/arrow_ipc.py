@@ -9,12 +9,25 @@ the Parquet reader. A stream must end with its end mark, or it is truncated.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from tools_utilities.arrow_files import RangeFile, as_record_error, chosen_columns, write_tables
+from tools_utilities.arrow_files import (
+    RangeFile,
+    as_record_error,
+    chosen_columns,
+    described,
+    write_tables,
+)
 from tools_utilities.arrow_rows import ArrowRows
 from tools_utilities.errors import RecordError, UsageError
 from tools_utilities.line_index import whole_object
 from tools_utilities.object_store import ObjectInfo
-from tools_utilities.shard_format import ReadOptions, Sample, ShardBytes, ShardFormat, Split
+from tools_utilities.shard_format import (
+    Columns,
+    ReadOptions,
+    Sample,
+    ShardBytes,
+    ShardFormat,
+    Split,
+)
 from tools_utilities.shard_formats.parquet import ParquetSplit
 
 if TYPE_CHECKING:
@@ -41,22 +54,37 @@ class ArrowIpc:
         info: ObjectInfo,
         read: Callable[[int, int], bytes],
         target_bytes: int,
-        options: ReadOptions,  # noqa: ARG002 - the contract's
+        options: ReadOptions,
     ) -> list[Split]:
         """Cut a file at record batches, from its footer; a stream is one split.
 
         Raises:
             RecordError: the footer cannot be read.
         """
+        return self.plan_described(info, read, target_bytes, options)[0]
+
+    def plan_described(
+        self,
+        info: ObjectInfo,
+        read: Callable[[int, int], bytes],
+        target_bytes: int,
+        options: ReadOptions,
+    ) -> tuple[list[Split], Columns | None]:
+        """Return the splits and the columns; those of a stream are known when it is opened.
+
+        Raises:
+            RecordError: the footer cannot be read.
+        """
         if not info.size_bytes or not _is_file(info.key, read):
-            return [whole_object(info)]
+            return [whole_object(info)], None
         with as_record_error(info.key, _WHAT):
             reader = _open_file(RangeFile(read, info.size_bytes))
             num_batches = reader.num_record_batches
+            columns = described(reader.schema, options)
         pieces = max(1, min(num_batches, round(info.size_bytes / max(1, target_bytes))))
         bounds = [num_batches * i // pieces for i in range(pieces + 1)]
         shares = [info.size_bytes * i // pieces for i in range(pieces + 1)]
-        return [
+        splits = [
             Split(
                 key=info.key,
                 start=bounds[i],
@@ -65,6 +93,7 @@ class ArrowIpc:
             )
             for i in range(pieces)
         ]
+        return splits, columns
 
     def open_split(self, shard: ShardBytes, split: Split, options: ReadOptions) -> "ArrowIpcSplit":
         """Open record batches; in place where the bytes are mapped or in memory.
@@ -95,6 +124,8 @@ class ArrowIpcSplit(ParquetSplit):
 
     def __init__(self, shard: ShardBytes, split: Split, options: ReadOptions) -> None:
         super().__init__(shard, Split(key=split.key, start=0, end=0, num_bytes=0), options)
+        self.columns: Columns | None = None
+        """Of a stream, which does not say them before it is opened."""
         self._sound: set[int] | None = None  # batches that were checked; None: all were
         self._file: Any = None
         self._start = 0
@@ -154,6 +185,7 @@ class ArrowIpcSplit(ParquetSplit):
             reader = _open_stream(whole)
             self._check_end(shard)
             schema, found = reader.schema, iter(reader)
+            self.columns = described(schema, options)
         columns = chosen_columns(split.key, schema.names, options)
         if columns is not None:
             schema = pa.schema([schema.field(name) for name in columns])

@@ -17,6 +17,7 @@ from tools_utilities.errors import RecordError
 from tools_utilities.line_index import BOM, line_starts, whole_object
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.shard_format import (
+    Columns,
     ReadOptions,
     Sample,
     ShardBytes,
@@ -91,6 +92,7 @@ class CsvSplit:
         self._lines = line_starts(self._view)
         spans = np.array(list(self._records()), np.uint32).reshape(-1, 2)
         self.names = self._header(spans)
+        self.columns: Columns | None = tuple((name, "text") for name in self.names) or None
         self._first, self._end = spans[1:, 0].copy(), spans[1:, 1].copy()
         self.num_samples = len(self._first)
         self.num_bytes = (

@@ -27,6 +27,7 @@ from tools_utilities.mds_values import (
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.sample_ranges import check_offsets, cut_samples
 from tools_utilities.shard_format import (
+    Columns,
     ReadOptions,
     Sample,
     ShardBytes,
@@ -112,12 +113,15 @@ class MdsSplit:
         self._first, self.num_samples = 0, 0
         self._offsets = np.zeros(1, np.uint32)
         self._columns: list[_Column] = []
+        self.columns: Columns | None = None
         if size:
             total = _count(content.key, self._shard.read, size)
             end = total if content.compression is not None else split.end
             self._first = 0 if content.compression is not None else split.start
             self.num_samples = end - self._first
             self._columns = self._read_columns(total, size, options)
+            read = [column for column in self._columns if column.decode is not None]
+            self.columns = tuple((column.name, column.encoding) for column in read)
             table = self._shard.read(4 + 4 * self._first, 8 + 4 * end)
             self._offsets = np.frombuffer(table, "<u4").copy()
             check_offsets(content, self._offsets, at=4 + 4 * self._first, limit=size)

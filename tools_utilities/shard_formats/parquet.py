@@ -9,11 +9,24 @@ Writing: a key that a sample lacks is stored, and read back, as null.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from tools_utilities.arrow_files import RangeFile, as_record_error, chosen_columns, write_tables
+from tools_utilities.arrow_files import (
+    RangeFile,
+    as_record_error,
+    chosen_columns,
+    described,
+    write_tables,
+)
 from tools_utilities.arrow_rows import ArrowRows, python_rows
 from tools_utilities.errors import RecordError, UsageError
 from tools_utilities.object_store import ObjectInfo
-from tools_utilities.shard_format import ReadOptions, Sample, ShardBytes, ShardFormat, Split
+from tools_utilities.shard_format import (
+    Columns,
+    ReadOptions,
+    Sample,
+    ShardBytes,
+    ShardFormat,
+    Split,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,18 +53,33 @@ class Parquet:
         info: ObjectInfo,
         read: Callable[[int, int], bytes],
         target_bytes: int,
-        options: ReadOptions,  # noqa: ARG002 - the contract's
+        options: ReadOptions,
     ) -> list[Split]:
         """Cut at row groups, from the footer; neighbours are joined up to `target_bytes`.
 
         Raises:
             RecordError: the footer cannot be read.
         """
+        return self.plan_described(info, read, target_bytes, options)[0]
+
+    def plan_described(
+        self,
+        info: ObjectInfo,
+        read: Callable[[int, int], bytes],
+        target_bytes: int,
+        options: ReadOptions,
+    ) -> tuple[list[Split], Columns | None]:
+        """Return the splits and the columns, both from the footer.
+
+        Raises:
+            RecordError: the footer cannot be read.
+        """
         if info.size_bytes == 0:
-            return [Split(key=info.key, start=0, end=0, num_bytes=0, num_samples=0)]
+            return [Split(key=info.key, start=0, end=0, num_bytes=0, num_samples=0)], None
         with as_record_error(info.key, "Parquet"):
             metadata = _footer(RangeFile(read, info.size_bytes))
-        return _join_row_groups(info, metadata, target_bytes)
+            columns = described(metadata.schema.to_arrow_schema(), options)
+        return _join_row_groups(info, metadata, target_bytes), columns
 
     def open_split(self, shard: ShardBytes, split: Split, options: ReadOptions) -> "ParquetSplit":
         """Decode the row groups of a split.

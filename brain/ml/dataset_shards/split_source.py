@@ -11,16 +11,18 @@ import msgspec
 from brain.ml.dataset_shards.shuffle_order import Indices
 from brain.ml.dataset_shards.split_table import SplitTable
 from tools_utilities.errors import DataNotFoundError, QuarkError, RecordError
+from tools_utilities.folder_columns import open_table_split
 from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.object_store import ObjectInfo, ObjectStore
+from tools_utilities.schema_drift import SchemaCensus, tell_drift
 from tools_utilities.shard_format import (
+    Columns,
     OpenSplit,
     ReadOptions,
     RecordRows,
     RecordSpans,
     ShardBytes,
     Split,
-    require_format,
 )
 
 Deserialize = Callable[[bytes], Any]
@@ -184,14 +186,18 @@ class StoreSource:
         self._options = options
         self._deserialize = deserialize
         self._view = view
+        self._census = SchemaCensus()
 
     def open_split(self, table: SplitTable, number: int) -> OpenedSplit:
         """Open a split; blocks until its object is there."""
         info, split = table.info(number), table.split(number)
-        self._options = with_litdata_index(self._manager.store, [info], self._options)
+        options = self._options = with_litdata_index(self._manager.store, [info], self._options)
+        if table.folder_columns:
+            options = msgspec.structs.replace(options, folder_columns=table.folder_columns)
         shard = self._manager.open_shard(info)
         try:
-            opened = require_format(info.key).open_split(shard, split, self._options)
+            opened = open_table_split(shard, split, options)
+            self._compare(info.key, opened)
             opened = opened if self._view is None else self._view.open(opened)
         except RecordError as error:
             shard.close()
@@ -201,6 +207,16 @@ class StoreSource:
             raise
         store = self._manager.store.endpoint_id
         return OpenedSplit(split, opened, deserialize=self._deserialize, shard=shard, store=store)
+
+    def _compare(self, key: str, opened: OpenSplit) -> None:
+        """Tell the first time that columns differ from other shards', where no footer said so before.
+
+        Raises:
+            DataError: they do, under `strict`.
+        """
+        columns: Columns | None = getattr(opened, "columns", None)
+        if columns is not None and self._census.add_once(key, columns):
+            tell_drift(self._census, strict=self._options.strict)
 
     def read_ahead(self, infos: Sequence[ObjectInfo]) -> None:
         """Pass the order of use on to the manager."""

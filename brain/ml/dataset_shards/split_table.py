@@ -36,6 +36,8 @@ class SplitTable:
         self.ends: Indices = columns[:, 1].copy()
         self.num_bytes: Indices = columns[:, 2].copy()
         self.num_samples: Indices = columns[:, 3].copy()
+        self.folder_columns: tuple[tuple[str, str], ...] = ()
+        """Columns that `name=value` folders give the samples below them."""
 
     def __len__(self) -> int:
         return len(self.object_of)

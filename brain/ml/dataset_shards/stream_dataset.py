@@ -385,7 +385,7 @@ class StreamDataset(IterableDataset[Any]):
         from brain.ml.dataset_shards.stream_statistics import stream_statistics
 
         manager = {} if self._manager is None else self._manager.get_stats()
-        return stream_statistics(manager, self._totals, self.bookmark.iteration)
+        return stream_statistics(manager, self._totals, self.bookmark.iteration, self._index)
 
     # Crossing to other processes.
 

@@ -29,12 +29,14 @@ from tools_utilities.errors import (
     IntegrityError,
     ObjectNotFoundError,
 )
+from tools_utilities.folder_columns import find_folder_columns
 from tools_utilities.group_listing import pack_members
 from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.manifest import Chunk, load_manifest
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.packed_objects import PackedObjects
-from tools_utilities.shard_format import ReadOptions, Split, require_format
+from tools_utilities.schema_drift import SchemaCensus, SchemaDrift, tell_drift
+from tools_utilities.shard_format import Columns, ReadOptions, Split, plan_described
 
 _FOOTER_THREADS = 8
 _PLANNED_TOGETHER = 1024
@@ -83,6 +85,8 @@ class StreamIndex:
     folder: str = ""
     count_file: CountFile | None = None
     in_memory: bool = False
+    drift: SchemaDrift | None = None
+    """How the columns of the shards differ, where footers say them."""
 
     @property
     def total(self) -> int | None:
@@ -133,7 +137,9 @@ def index_store(
     chunks = _manifest_chunks(store, infos, request)
     if chunks:
         infos = PackedObjects(_with_checksum(info, chunks.get(info.key)) for info in infos)
-    table = SplitTable(infos, _plan_all(infos, read, request))
+    census = SchemaCensus()
+    table = SplitTable(infos, _plan_all(infos, read, request, census))
+    table.folder_columns = find_folder_columns((info.key for info in infos), request.folder)
     shape = choose_shape(table.num_bytes, shuffle=request.shuffle, open_bytes=request.open_bytes)
     settings = {
         "order_version": ORDER_VERSION,
@@ -160,6 +166,7 @@ def index_store(
         expected=_expected(table, chunks, request),
         folder=request.folder,
         count_file=CountFile(folder, order, change) if folder is not None and len(table) else None,
+        drift=tell_drift(census, strict=options.strict),
     )
     _fill_counts(index)
     return index
@@ -203,33 +210,38 @@ def index_sequence(
 
 
 def _plan_all(
-    infos: Sequence[ObjectInfo], read: RangeReader, request: IndexRequest
+    infos: Sequence[ObjectInfo], read: RangeReader, request: IndexRequest, census: SchemaCensus
 ) -> Iterator[list[Split]]:
     """Yield the splits of each object; those of formats with footers are planned on threads."""
     touched = False
 
-    def plan(info: ObjectInfo) -> list[Split]:
+    def plan(info: ObjectInfo) -> tuple[list[Split], Columns | None]:
         def read_own(start: int, end: int) -> bytes:
             nonlocal touched
             touched = True
             return read(info, start, end)
 
         try:
-            splits: list[Split] = require_format(info.key).plan_splits(
-                info, read_own, SPLIT_BYTES, request.options
-            )
+            splits, columns = plan_described(info, read_own, SPLIT_BYTES, request.options)
         except ObjectNotFoundError:
             if not request.skip_missing:
                 raise
-            return [Split(key=info.key, start=0, end=info.size_bytes, num_bytes=info.size_bytes)]
+            size = info.size_bytes
+            return [Split(key=info.key, start=0, end=size, num_bytes=size)], None
         _check_cover(info, splits)
-        return splits
+        return splits, columns
 
-    with ThreadPoolExecutor(_FOOTER_THREADS, thread_name_prefix="quark-footers") as threads:
+    def planned() -> Iterator[tuple[list[Split], Columns | None]]:
         yield from map(plan, infos[:1])  # which shows whether the format has footers
         for start in range(1, len(infos), _PLANNED_TOGETHER):
             group = infos[start : start + _PLANNED_TOGETHER]
             yield from threads.map(plan, group) if touched else map(plan, group)
+
+    with ThreadPoolExecutor(_FOOTER_THREADS, thread_name_prefix="quark-footers") as threads:
+        for info, (splits, columns) in zip(infos, planned(), strict=True):
+            if columns is not None:
+                census.add(info.key.removeprefix(request.folder), columns)
+            yield splits
 
 
 def _check_cover(info: ObjectInfo, splits: Sequence[Split]) -> None:

@@ -3,11 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from brain.ml.dataset_shards.stream_index import StreamIndex
 from brain.ml.dataset_shards.stream_iteration import Iteration, StreamTotals
 
 
 def stream_statistics(
-    manager: Mapping[str, Any], totals: StreamTotals, iteration: Iteration | None
+    manager: Mapping[str, Any],
+    totals: StreamTotals,
+    iteration: Iteration | None,
+    index: StreamIndex | None = None,
 ) -> dict[str, Any]:
     """Return the manager's statistics and what the stream adds to them.
 
@@ -30,6 +34,7 @@ def stream_statistics(
         "bad_records": totals.bad,
         "skipped": dict(totals.skipped),
         "missing_objects": len(totals.missing),
+        "schema_drift": "" if index is None or index.drift is None else index.drift.text,
         "dropped_samples": totals.dropped,
         "padded_samples": totals.padded,
         "open_wait_seconds": totals.open_seconds,

@@ -23,6 +23,8 @@ class Validation(msgspec.Struct, frozen=True, kw_only=True):
     num_problems: int
     problems: tuple[str, ...]
     """The first of them, each naming store, key and record."""
+    schema_drift: str = ""
+    """How the columns of the shards differ; that is no problem by itself."""
 
     @property
     def is_valid(self) -> bool:
@@ -58,6 +60,7 @@ def validate_stream(index: StreamIndex, source: SplitSource) -> Validation:
         skipped=skipped,
         num_problems=len(problems),
         problems=tuple(problems[:MAX_PROBLEMS]),
+        schema_drift="" if index.drift is None else index.drift.text,
     )
 
 
