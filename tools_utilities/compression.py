@@ -14,6 +14,8 @@ from tools_utilities.zstd_frames import ZstdFrameError, ZstdFrames
 _PIECE_BYTES = 1 << 20
 _ZSTD_FEED_BYTES = 64 << 10
 _LONGEST_WINDOW, _SHORTEST_WINDOW = 20, 15
+_ZSTD_LEVEL = 2
+"""Half the processor time of level 3 on text, for files of about its size (docs/benchmarks.md)."""
 _GZIP_WINDOW = 31  # zlib's own code for "a gzip member, 32 KiB window"
 
 
@@ -179,7 +181,9 @@ def compressed_writer(
         import zstandard
 
         compressor = zstandard.ZstdCompressor(
-            compression_params=_zstd_parameters(3 if level is None else level, memory_bytes)
+            compression_params=_zstd_parameters(
+                _ZSTD_LEVEL if level is None else level, memory_bytes
+            )
         )
         writer: CompressedWriter = compressor.stream_writer(file, closefd=False)
         return writer

@@ -6,6 +6,7 @@ way it costs at most `memory_bytes` of memory; the rest is page cache the kernel
 
 import mmap
 import tempfile
+from collections.abc import Iterator
 from types import TracebackType
 from typing import IO, Self
 
@@ -52,6 +53,19 @@ class Spill:
             return memoryview(self._map)
         self._pieces = [b"".join(self._pieces)]
         return memoryview(self._pieces[0])
+
+    def pieces(self, num_bytes: int) -> Iterator[bytes | memoryview]:
+        """Yield everything written in pieces of at most `num_bytes`, once, mapping nothing.
+
+        Pages of a mapped file count as memory of the process; a copy of one piece does not grow.
+        """
+        if self._file is None:
+            view = self.view()
+            yield from (view[start : start + num_bytes] for start in range(0, len(view), num_bytes))
+            return
+        self._file.seek(0)
+        while piece := self._file.read(num_bytes):
+            yield piece
 
     @property
     def held_bytes(self) -> int:

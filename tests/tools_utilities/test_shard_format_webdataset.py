@@ -3,6 +3,7 @@
 import gzip
 import io
 import pickle
+import random
 import re
 import tarfile
 from pathlib import Path
@@ -15,7 +16,7 @@ from webdataset.tariterators import group_by_keys, tar_file_iterator
 from tests.shard_reading import CASES, case_file, in_memory, one_split, read_all, written
 from tools_utilities.errors import RecordError, UsageError
 from tools_utilities.shard_format import ReadOptions
-from tools_utilities.shard_formats.webdataset import split_name
+from tools_utilities.shard_formats.webdataset import _member_header, split_name
 
 _PEERS_OWN = re.compile("__url__|__local_path__")
 
@@ -275,3 +276,23 @@ def test_the_peer_reads_what_is_written(tmp_path: Any) -> None:
 def test_what_a_tar_cannot_hold_is_refused(sample: Any, why: str) -> None:
     with pytest.raises(RecordError, match=f"sample 0 cannot be written to a tar: .*{why}"):
         written("webdataset", [sample])
+
+
+def test_headers_are_those_of_tarfile() -> None:
+    chance = random.Random(0)
+    for _ in range(500):
+        name = "".join(chance.choices("abXZ/019._-é ", k=chance.choice([1, 20, 99, 100, 101, 300])))
+        name = name.lstrip("/") or "a"
+        entry = tarfile.TarInfo(name)
+        entry.size = chance.choice([0, 1, 511, 512, 10**6, 8**11 - 1, 8**11, 1 << 40])
+
+        assert _member_header(name, entry.size) == entry.tobuf(tarfile.PAX_FORMAT)
+
+
+def test_an_archive_is_that_of_tarfile() -> None:
+    samples: list[Any] = [
+        {"__key__": f"k{at}", "txt": b"x" * at, "é": b"y"} for at in range(0, 9000, 700)
+    ]
+    entries = [(f"{s['__key__']}.{field}", s[field]) for s in samples for field in ("txt", "é")]
+
+    assert written("webdataset", samples) == archive(*entries)

@@ -22,6 +22,19 @@ def test_what_is_written_is_read(memory_bytes: int) -> None:
         assert spill.held_bytes == (5010 if memory_bytes > 5010 else 0)
 
 
+@pytest.mark.parametrize("memory_bytes", [0, 10, 1 << 20])
+def test_pieces_are_all_of_it_and_map_nothing(memory_bytes: int) -> None:
+    with Spill(memory_bytes=memory_bytes) as spill:
+        for number in range(100):
+            spill.write(bytes([number]) * 77)
+
+        pieces = [bytes(piece) for piece in spill.pieces(1000)]
+
+        assert [len(piece) for piece in pieces] == [1000] * 7 + [700]
+        assert b"".join(pieces) == b"".join(bytes([number]) * 77 for number in range(100))
+        assert spill._map is None
+
+
 def test_a_full_temporary_folder_is_named(tmp_path: Path) -> None:
     """A file size limit stands for a full disk; only a process of its own can have one."""
     program = """

@@ -19,7 +19,6 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 import numpy as np
 
-from tools_utilities.compression import cut_pieces
 from tools_utilities.errors import RecordError
 from tools_utilities.line_index import whole_object
 from tools_utilities.litdata_index import (
@@ -234,7 +233,7 @@ def write_chunk(
             raise _unwritable(len(sizes) - 1, "the chunk would be larger than 4 GiB")
         offsets = base + np.cumsum([0, *sizes], dtype=np.int64)
         file.write(struct.pack("<I", len(sizes)) + offsets.astype("<u4").tobytes())
-        file.writelines(cut_pieces(bodies.view(), _WRITE_BYTES))
+        file.writelines(bodies.pieces(_WRITE_BYTES))
     config = LitDataConfig(data_format=tuple(fields.values()), data_spec=dict_spec(list(fields)))
     footer = msgspec.json.encode(config)
     file.write(footer + struct.pack("<I", len(footer)) + FOOTER_MAGIC)

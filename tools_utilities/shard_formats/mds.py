@@ -13,7 +13,6 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from tools_utilities.compression import cut_pieces
 from tools_utilities.errors import RecordError
 from tools_utilities.line_index import whole_object
 from tools_utilities.mds_values import (
@@ -274,7 +273,7 @@ def _write(samples: Iterable[Sample], file: BinaryIO, memory_bytes: int) -> int:
             raise _unwritable(len(sizes) - 1, "the shard would be larger than 4 GiB")
         offsets = base + np.cumsum([0, *sizes], dtype=np.int64)
         file.write(_U32.pack(len(sizes)) + offsets.astype("<u4").tobytes() + config)
-        file.writelines(cut_pieces(bodies.view(), _WRITE_BYTES))
+        file.writelines(bodies.pieces(_WRITE_BYTES))
     return len(sizes)
 
 

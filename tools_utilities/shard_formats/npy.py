@@ -17,7 +17,6 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tools_utilities.compression import cut_pieces
 from tools_utilities.errors import RecordError
 from tools_utilities.line_index import whole_object
 from tools_utilities.object_store import ObjectInfo
@@ -291,7 +290,7 @@ def _write(samples: Iterable[Sample], file: BinaryIO) -> int:
             rows.write(row.tobytes())
             count += 1
         file.write(_header_bytes(count, first))
-        file.writelines(cut_pieces(rows.view(), _WRITE_BYTES))
+        file.writelines(rows.pieces(_WRITE_BYTES))
     return count
 
 
