@@ -5,6 +5,9 @@ from typing import Any
 from knowledge_hub.phrases import phrase_table
 from tools_utilities.setting_keys import KEYS_BY_NAME, SETTING_KEYS, SettingKey
 
+NOT_YET = " (not in this version)"
+"""Of an intent that is read and cannot be carried out."""
+
 
 def show_help(topic: str | None, resources: Any) -> int:
     """Print the help of a topic (or of everything) with the manager's console."""
@@ -19,7 +22,10 @@ def help_lines(topic: str | None) -> list[str]:
 
     known = intents()
     if topic is None:
-        lines = [f"{name:<13} {intent.summary}" for name, intent in sorted(known.items())]
+        lines = [
+            f"{name:<13} {intent.summary}{'' if intent.run else NOT_YET}"
+            for name, intent in sorted(known.items())
+        ]
         return [
             *lines,
             "",
@@ -32,7 +38,7 @@ def help_lines(topic: str | None) -> list[str]:
         intent = known[name]
         slots = ", ".join(sorted(intent.slots)) or "none"
         return [
-            f"{name}: {intent.summary}", *(f"  quark {say}" for say in intent.examples),
+            f"{name}: {intent.summary}{'' if intent.run else NOT_YET}", *(f"  quark {say}" for say in intent.examples),
             f"slots: {slots}",
         ]  # fmt: skip
     lines = [_setting_line(KEYS_BY_NAME[topic])] if topic in KEYS_BY_NAME else []

@@ -128,6 +128,7 @@ class KnowledgeHub:
 
     def _carry_out(self, sentence: str, console: Any) -> int:
         from knowledge_hub.carrying_out import carry_out
+        from resource_manager.answers import offered_answers
         from resource_manager.manager import ResourceManager
         from tools_utilities.reading_dialogue import drawn, settle
         from tools_utilities.settings import load_settings
@@ -142,7 +143,11 @@ class KnowledgeHub:
             lines = drawn(reading, width=console.result_width, draw=console.draws_blocks)
             console.result(lines, reading.to_dict())
             return 0
-        reading, _ = settle(reading, read, console)
+
+        def offer(slot: str, intent: str | None) -> Any:
+            return offered_answers(slot, intent, Path.cwd())
+
+        reading, _ = settle(reading, read, console, offer)
         return carry_out(reading, ResourceManager(console=console))
 
 

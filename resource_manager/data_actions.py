@@ -1,6 +1,8 @@
 """The part of the ResourceManager that looks at data and starts nothing: discover, inspect, estimate."""
 
 import random
+import re
+import shlex
 from typing import Any
 
 import msgspec
@@ -19,6 +21,25 @@ from tools_utilities.console import SCHEMA
 from tools_utilities.group_lines import detail_lines, failure_lines, folder_lines, group_lines
 from tools_utilities.settings import Settings
 from tools_utilities.terminal_picker import choice_lines
+from tools_utilities.terminal_text import Line, Span
+
+PLAIN_PATH = re.compile(r"[\w~./:-]*[\w/]")
+"""A path that a sentence holds without quotes."""
+
+
+def next_lines(text: str, num_groups: int) -> list[Line]:
+    """Return what can be done with the groups below a path, as commands; none for an odd name."""
+    if not text.isprintable() or '"' in text:
+        return []
+    data = text if PLAIN_PATH.fullmatch(text) else f'"{text}"'
+    flags = ["--groups", "1"] if num_groups > 1 else []
+    commands = [
+        shlex.join(["quark", f"train quark with {data}", *flags]),
+        shlex.join(["quark", f"inspect {data}", *flags]),
+    ]
+    return [
+        [Span("      " if at else "next  ", "dim"), command] for at, command in enumerate(commands)
+    ]
 
 
 class DataActions(RunActions):
@@ -54,6 +75,8 @@ class DataActions(RunActions):
             )
             more = detail_lines(data) if self.console.about.verbose else []
             self.console.result([*lines, *more], data)
+            if found.groups:
+                self.console.note(*next_lines(text, len(found.groups)))
             if not found.groups:
                 self.console.note(*folder_lines(data, human=True), *failure_lines(data))
                 self.console.failure(

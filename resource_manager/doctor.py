@@ -58,6 +58,17 @@ def check_lines(checks: list[Check]) -> list[Line]:
     return lines
 
 
+def closing_line(checks: list[Check]) -> Line:
+    """Return the last line: whether a run can start here, and what to look at."""
+    failed = [check.name for check in checks if check.state == "fail"]
+    warned = [check.name for check in checks if check.state == "warn"]
+    if failed:
+        return [Span("not ready: ", "error"), ", ".join([*failed, *warned])]
+    if warned:
+        return [Span("ready, but look at: ", "yellow"), ", ".join(warned)]
+    return [Span("ready", "green"), f": {len(checks)} checks, nothing wrong"]
+
+
 def _checks(settings: Settings) -> Iterator[Check]:
     yield check_python(sys.version_info[:3])
     yield check_torch()

@@ -83,7 +83,7 @@ def _say_stopped(watch: RunWatch, code: int, console: Console) -> int:
         said = f"saved step {saved}"
     else:
         said = "stopped before the first step; nothing to save"
-    console.note(f"{run.name}: {said}")
-    if saved is not None:
-        console.note([Span("resume  ", "dim"), f"quark resume {run.name}"])
+    console.note(f"{run.name}: {said}", [Span("resume  ", "dim"), f"quark resume {run.name}"])
+    if saved is None:
+        console.note([Span("delete  ", "dim"), f"quark delete {run.name}"])
     return code

@@ -104,8 +104,8 @@ class RunActions:
 
     def doctor(self, reading: Spoken) -> int:
         """Check this machine and the configured store."""
-        from resource_manager.doctor import as_json, check_lines, run_checks
+        from resource_manager.doctor import as_json, check_lines, closing_line, run_checks
 
         checks = run_checks(self._settings_of(reading))
-        self.console.result(check_lines(checks), as_json(checks))
+        self.console.result([*check_lines(checks), closing_line(checks)], as_json(checks))
         return 1 if any(check.state == "fail" for check in checks) else 0

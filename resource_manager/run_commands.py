@@ -1,6 +1,7 @@
 """What is done with runs that exist: list, show, stop, and the job that resumes one."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from tools_utilities.settings import Settings
 from tools_utilities.terminal_text import (
     Line,
     Span,
+    human_age,
     human_count,
     human_number,
     human_seconds,
@@ -42,29 +44,37 @@ STOP_SECONDS = 60.0
 STATUS_STYLES = {"running": "cyan", "finished": "green", "failed": "error", "lost": "error"}
 
 
-def list_command(settings: Settings, slots: Mapping[str, Any], console: Console) -> int:
-    """Print every run, newest first."""
+def list_command(
+    settings: Settings,
+    slots: Mapping[str, Any],
+    console: Console,
+    *,
+    clock: Callable[[], float] = time.time,
+) -> int:
+    """Print every run, newest first; `lines` says how many at most."""
     out_dir = out_dir_of(settings)
     infos = [
         info
         for info in list_runs(out_dir)
         if slots.get("state") is None or info.status == slots["state"]
-    ]
-    titles = ("run", "status", "step", "epoch", "loss", "validation", "samples")
+    ][: slots.get("lines")]
+    titles = ("run", "status", "step", "epoch", "loss", "validation", "samples", "started")
+    now = clock()
     rows = [
         (
             info.name, info.status,
             f"{info.step}/{info.total_steps}" if info.total_steps else str(info.step),
             f"{info.epoch:.2f}", human_number(info.loss), human_number(info.val_loss),
-            human_count(info.samples),
+            human_count(info.samples), human_age(now - info.created_at),
         )
         for info in infos
     ]  # fmt: skip
-    lines = table(titles, rows, width=console.result_width, right="llrrrrr") or [
-        f"{row[0]}  {row[1]}  step {row[2]}  loss {row[4]}" for row in rows
+    lines = table(titles, rows, width=console.result_width, right="llrrrrrr") or [
+        f"{row[0]}  {row[1]}  step {row[2]}  loss {row[4]}  {row[7]}" for row in rows
     ]
     if not infos:
-        console.note(f"no runs in {out_dir}")
+        state = f"{slots['state']} " if slots.get("state") else ""
+        console.note(f"no {state}runs in {out_dir}")
         lines = []
     data = {"schema": 1, "runs": [msgspec.to_builtins(info) for info in infos]}
     console.result(lines, data)

@@ -18,7 +18,17 @@ import msgspec
 
 from tools_utilities.errors import InputNeededError, QuarkError
 from tools_utilities.terminal_picker import Choice, pick_by_line
-from tools_utilities.terminal_text import Line, Span, can_draw, fit, fold, plain, render, spans_of
+from tools_utilities.terminal_text import (
+    Line,
+    Span,
+    can_draw,
+    fit,
+    fold,
+    fold_line,
+    plain,
+    render,
+    spans_of,
+)
 
 SCHEMA = 1
 """Version of the JSON written by `--json`."""
@@ -92,7 +102,8 @@ class Console:
                 self._write(self._out, [_json_text(data)])
             return
         colour = _is_terminal(self._out) and not self._plain
-        self._write(self._out, [render(line, colour=colour) for line in lines])
+        folded = _folded(lines, self.result_width)
+        self._write(self._out, [render(line, colour=colour) for line in folded])
 
     def event(self, event: dict[str, Any]) -> None:
         """Write one event of a run as a line of JSON; nothing without `--json`."""
@@ -102,7 +113,8 @@ class Console:
     def note(self, *lines: Line) -> None:
         """Write lines for people on stderr."""
         colour = _is_terminal(self._err) and not self._plain
-        self._write(self._err, [render(line, colour=colour) for line in lines])
+        folded = _folded(lines, self.note_width)
+        self._write(self._err, [render(line, colour=colour) for line in folded])
 
     def warn(self, message: str) -> None:
         """Write a warning."""
@@ -337,6 +349,13 @@ RICH_STYLES = {
     "error": "bold red",
     "title": "bold cyan",
 }
+
+
+def _folded(lines: Iterable[Line], width: int | None) -> Iterable[Line]:
+    """Return lines that fit a terminal, cut between words; off one they stay whole."""
+    if width is None:
+        return lines
+    return [piece for line in lines for piece in fold_line(line, width)]
 
 
 def _encoding(stream: TextIO | None) -> str:

@@ -4,7 +4,7 @@ Knows readings by their fields alone (`knowledge_hub.hub.Reading`), so that it s
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tools_utilities.console import Console
 from tools_utilities.errors import InputNeededError, UsageError
@@ -15,6 +15,22 @@ MOST_QUESTIONS = 12
 """A sentence that is still not understood after so many answers is given up."""
 CONNECTORS = {"data": "with ", "run": "", "source": ""}
 """What makes an answer read as its slot, where the answer alone would not."""
+
+
+class Offered(NamedTuple):
+    """An answer that can be given to an open question."""
+
+    answer: str
+    about: str = ""
+
+
+Offer = Callable[[str, str | None], Sequence[Offered]]
+"""Returns the answers known for a slot of an intent; others may be given too."""
+
+
+def nothing_offered(_slot: str, _intent: str | None) -> Sequence[Offered]:
+    """Offer no answers."""
+    return ()
 
 
 class SpanLike(Protocol):
@@ -96,7 +112,9 @@ def marks_of(reading: ReadingLike) -> list[Mark]:
     return [*owned, *unknown]
 
 
-def settle(reading: R, read: Callable[[str], R], console: Console) -> tuple[R, tuple[str, ...]]:
+def settle(
+    reading: R, read: Callable[[str], R], console: Console, offer: Offer = nothing_offered
+) -> tuple[R, tuple[str, ...]]:
     """Return a reading that can be carried out, and the words that the person said to ignore.
 
     At a terminal it asks; else it raises at once and nothing is read from anywhere.
@@ -118,7 +136,7 @@ def settle(reading: R, read: Callable[[str], R], console: Console) -> tuple[R, t
                     draw=console.draws_blocks,
                 )
             )  # fmt: skip
-            raise needed(reading)
+            raise needed(reading, offer)
         console.note(*drawn(reading, width=console.note_width, draw=console.draws_blocks))
         if reading.status == "corrected":
             if console.confirm("Is that what you mean?", default=not reading.confirm):
@@ -127,11 +145,11 @@ def settle(reading: R, read: Callable[[str], R], console: Console) -> tuple[R, t
         if reading.status == "unaccounted":
             reading = read(_without_unknown(reading, console, ignored))
         else:
-            reading = read(_answered(reading, console))
+            reading = read(_answered(reading, console, offer))
     raise UsageError("too many open questions", hint="Say it in one sentence; see `quark help`.")
 
 
-def needed(reading: ReadingLike) -> InputNeededError:
+def needed(reading: ReadingLike, offer: Offer = nothing_offered) -> InputNeededError:
     """Return the error for a reading that is not ok, where nobody can be asked."""
     if reading.status == "corrected":
         return InputNeededError(
@@ -147,10 +165,25 @@ def needed(reading: ReadingLike) -> InputNeededError:
         " · ".join([question.text, *map(str, question.choices)]) for question in reading.questions
     ]
     what = "; ".join(texts) or "nothing in it says what to do"
+    offered = _offered(reading, offer)
+    if offered:
+        said = f'quark "{_with_answer(reading, reading.questions[0], offered[0].answer)}"'
+        more = ", ".join(one.answer for one in offered[1:])
+        return InputNeededError(
+            f"{reading.status}: {what}", hint=f"Say it: {said}" + (f"; or {more}" if more else "")
+        )
     return InputNeededError(
         f"{reading.status}: {what}",
         hint="`quark help` shows what can be said; `quark explain` shows how this was read.",
     )
+
+
+def _offered(reading: ReadingLike, offer: Offer) -> Sequence[Offered]:
+    """Return the answers known for the first question, where only an answer is missing."""
+    if reading.status != "incomplete" or not reading.questions or reading.questions[0].choices:
+        return ()
+    offered = offer(reading.questions[0].slot, reading.intent)
+    return [one for one in offered if one.answer.isprintable()]
 
 
 def _refused(reading: ReadingLike) -> UsageError:
@@ -203,7 +236,7 @@ def _without_unknown(reading: ReadingLike, console: Console, ignored: list[str])
     return sentence
 
 
-def _answered(reading: ReadingLike, console: Console) -> str:
+def _answered(reading: ReadingLike, console: Console, offer: Offer) -> str:
     """Ask the first open question and return the sentence with its answer."""
     if not reading.questions:
         raise needed(reading)
@@ -213,11 +246,29 @@ def _answered(reading: ReadingLike, console: Console) -> str:
         index = console.menu(question.text, choices)
         answer = "" if index is None else choices[index]
     else:
-        answer = console.ask(question.text)
+        answer = _answer_of(question, _offered(reading, offer), console)
     if not answer:
         raise UsageError("no answer: nothing done")
     if reading.status in ("ambiguous", "conflict"):
         return _replaced(reading, question, answer)
+    return _with_answer(reading, question, answer)
+
+
+def _answer_of(question: QuestionLike, offered: Sequence[Offered], console: Console) -> str:
+    """Ask an open question; a number takes one of what is offered."""
+    if not offered:
+        return console.ask(question.text)
+    width = max(len(one.answer) for one in offered)
+    console.note(
+        *(f"  {at}  {one.answer:{width}}  {one.about}" for at, one in enumerate(offered, start=1))
+    )
+    answer = console.ask(f"{question.text} [1-{len(offered)}, or its name]")
+    if answer.isdecimal() and 1 <= int(answer) <= len(offered):
+        return offered[int(answer) - 1].answer
+    return answer
+
+
+def _with_answer(reading: ReadingLike, question: QuestionLike, answer: str) -> str:
     if question.slot == "intent" or reading.intent is None:
         return f"{answer} {reading.sentence}"
     return f"{reading.sentence} {CONNECTORS.get(question.slot, '')}{_quoted(answer)}"

@@ -7,7 +7,7 @@ body can neither move the cursor nor vanish as markup.
 import math
 import unicodedata
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from rich.cells import cell_len  # 5 ms; the rest of rich is imported where it is used
@@ -34,6 +34,8 @@ STYLES = {
     "error": "1;31",
     "title": "1;36",
 }
+LEAST_ROOM = 8
+"""Cells that folded text takes even where less was asked for."""
 _SPARKS = " ▁▂▃▄▅▆▇█"
 _ASCII_SPARKS = " .:-=+*#@"
 
@@ -91,7 +93,7 @@ def fold(text: str, width: int, *, indent: str = "") -> list[str]:
 
     Nothing is dropped: joined without the indents, the lines hold every character of the text.
     """
-    room = max(8, width - cell_len(indent))
+    room = max(LEAST_ROOM, width - cell_len(indent))
     lines, line, cells = [], "", 0
     for char in shown(text):
         char_cells = cell_len(char)
@@ -104,6 +106,36 @@ def fold(text: str, width: int, *, indent: str = "") -> list[str]:
         line += char
         cells += char_cells
     return [*lines, indent + line]
+
+
+def fold_line(line: Line, width: int) -> list[Line]:
+    """Cut a line into lines of at most `width` cells, between words where it can; looks are kept.
+
+    What goes on is set in two cells deeper than the line begins.
+    """
+    spans = spans_of(line)
+    text = "".join(shown(span.text) for span in spans)
+    if cell_len(text) <= width:
+        return [line]
+    hang = len(text) - len(text.lstrip(" ")) + 2
+    hang = hang if hang <= min(width // 2, width - LEAST_ROOM) else 0
+    first = fold(text, width)[0]
+    pieces = [first, *fold(text[len(first) :], width - hang)]
+    styles = [span.style for span in spans for _ in shown(span.text)]
+    lines: list[Line] = []
+    at = 0
+    for piece in pieces:
+        looks = styles[at : at + len(piece)]
+        lead = [Span(" " * hang)] if at else []
+        lines.append([*lead, *_styled(piece.rstrip(" "), looks)])
+        at += len(piece)
+    return lines
+
+
+def _styled(text: str, styles: Sequence[str]) -> list[Span]:
+    """Return escaped text as spans, one for each stretch of one look."""
+    found = groupby(zip(text, styles, strict=False), key=lambda pair: pair[1])
+    return [Span("".join(char for char, _ in chars), style) for style, chars in found]
 
 
 def pad(text: str, width: int, *, right: bool = False) -> str:
@@ -139,6 +171,14 @@ def human_seconds(seconds: float) -> str:
         return f"{rest} s" if seconds >= 10 else f"{seconds:.1f} s"  # noqa: PLR2004 - two digits
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def human_age(seconds: float) -> str:
+    """Return how long ago something was, in its largest unit: `42 s ago`, `3 h ago`, `12 d ago`."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit} ago"
+    return f"{max(0.0, seconds):.0f} s ago"
 
 
 def human_number(number: float | None) -> str:

@@ -7,6 +7,7 @@ import stat
 import pytest
 
 from resource_manager.doctor import (
+    Check,
     as_json,
     check_cache_disk,
     check_clock,
@@ -15,6 +16,7 @@ from resource_manager.doctor import (
     check_open_files,
     check_python,
     check_torch,
+    closing_line,
     gpu_text,
     run_checks,
 )
@@ -121,6 +123,15 @@ def test_all_checks_of_a_local_project(tmp_path, aws_environment):
     assert any("fix: " in line for line in lines)
     assert len(as_json(checks)["checks"]) == len(checks)
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_last_line_says_whether_a_run_can_start():
+    fine = Check(name="python", state="ok", found="3.13")
+    slow = Check(name="disk", state="warn", found="nfs", fix="Move it.")
+    none = Check(name="torch", state="fail", found="not installed", fix="Install it.")
+    assert plain(closing_line([fine])) == "ready: 1 checks, nothing wrong"
+    assert plain(closing_line([fine, slow])) == "ready, but look at: disk"
+    assert plain(closing_line([slow, none, fine])) == "not ready: torch, disk"
 
 
 def test_a_store_that_refuses_is_told_with_its_fix(tmp_path, aws_environment):

@@ -7,9 +7,10 @@ import msgspec
 import pytest
 
 from brain.ml.training_job import load_job
+from resource_manager.data_actions import next_lines
 from resource_manager.manager import CommandOptions, ResourceManager
 from resource_manager.plan import Plan, with_groups
-from tests.projects import RecordingTarget, Said, make_manager, write_group
+from tests.projects import END, RecordingTarget, Said, make_manager, write_group
 from tests.resource_manager.test_plan import make_plan as plan_with
 from tools_utilities.errors import (
     ChangedError,
@@ -18,6 +19,7 @@ from tools_utilities.errors import (
     UsageError,
 )
 from tools_utilities.settings import load_settings
+from tools_utilities.terminal_text import plain
 
 
 def test_it_constructs_without_arguments():
@@ -276,6 +278,28 @@ def test_list_and_show(project):
     text = out.getvalue()
     assert text.count("fox-1  finished") == 2
     assert "1.1" in text
+    assert " s ago\n" in text
+
+
+def test_list_shows_as_many_as_are_asked_for(project):
+    manager, _, out, err = make_manager(project)
+    for name in ("fox-1", "fox-2"):
+        manager.train(Said(data=["data/datasets/one"], name=name))
+    out.truncate(out.seek(0))
+    assert manager.list_runs(Said(lines=1)) == 0
+    assert len(out.getvalue().splitlines()) == 2
+    assert manager.list_runs(Said(state="lost")) == 0
+    assert "no lost runs in" in err.getvalue()
+
+
+def test_a_run_stopped_before_its_first_step_says_how_to_go_on(project):
+    end = {**END, "reason": "interrupt", "exit_code": 130, "step": 0}
+    manager, _, _, err = make_manager(project, RecordingTarget(end, code=130))
+    assert manager.train(Said(data=["data/datasets/one"], name="fox-1")) == 130
+    assert "stopped before the first step" in err.getvalue()
+    assert "resume  quark resume fox-1\n" in err.getvalue()
+    assert "delete  quark delete fox-1\n" in err.getvalue()
+    assert manager.resume(Said(run="fox-1")) == 130
 
 
 def test_stop_needs_a_running_run_and_a_confirmation(project):
@@ -295,11 +319,17 @@ def test_stop_needs_a_running_run_and_a_confirmation(project):
 
 
 def test_discover(project):
-    manager, _, out, _ = make_manager(project)
+    manager, _, out, err = make_manager(project)
     assert manager.discover(Said(data=["data/datasets"])) == 0
+    assert "next  quark 'train quark with data/datasets' --groups 1\n" in err.getvalue()
     for prefix in ("one/train-", "two/a/", "two/b/"):
         assert f"data/datasets/{prefix}" in out.getvalue()
     assert manager.discover(Said(data=["."])) == 0
+    assert manager.discover(Said(data=["data/datasets/two/a"])) == 0
+    assert "      quark 'inspect data/datasets/two/a'\n" in err.getvalue()
+    assert next_lines('a"b', 1) == next_lines("a\x1b", 1) == []
+    train = plain(next_lines("my set/[x]", 1)[0])
+    assert train == """next  quark 'train quark with "my set/[x]"'"""
 
 
 def test_the_command_of_a_plan_makes_the_choice_again(project):

@@ -63,6 +63,18 @@ def test_results_go_to_stdout_and_the_rest_to_stderr():
     assert err.written() == "a note\nwarning: careful\n"
 
 
+def test_at_a_terminal_lines_are_cut_between_words_and_off_one_never():
+    words = "note: every word of this line stays whole, whatever the width of the terminal is"
+    for terminal in (True, False):
+        console, out, err = make(terminal=terminal, columns=30, no_color=True)
+        console.note(words)
+        console.result([words])
+        assert out.written() == err.written()
+        assert out.written().split() == words.split()
+        longest = max(len(line) for line in out.written().splitlines())
+        assert longest <= 30 if terminal else longest == len(words)
+
+
 def test_json_keeps_stdout_for_json():
     console, out, err = make(terminal=False, json=True)
     console.result(["for people"], {"schema": 1, "text": "\xe9\x1b", "path": None})

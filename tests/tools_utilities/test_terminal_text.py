@@ -9,6 +9,8 @@ from tools_utilities.terminal_text import (
     can_draw,
     fit,
     fold,
+    fold_line,
+    human_age,
     human_bytes,
     human_count,
     human_seconds,
@@ -17,6 +19,7 @@ from tools_utilities.terminal_text import (
     plot,
     render,
     shown,
+    spans_of,
     sparkline,
     table,
     thin,
@@ -127,3 +130,39 @@ def test_drawing_needs_an_encoding_that_has_blocks():
     assert not can_draw("ascii")
     assert not can_draw("latin-1")
     assert not can_draw("no-such-encoding")
+
+
+@pytest.mark.parametrize("width", [12, 20, 40, 200])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "note: a word that is cut nowhere",
+        [Span("hint: ", "cyan"), "  quark resume fox-1 for 1 more epoch \x1b[0m"],
+        "    indented words of some length",
+        "x" * 50 + " end",
+        "\u6f22\u5b57 " * 20,
+    ],
+)
+def test_a_line_is_cut_between_words_and_keeps_its_looks(line, width):
+    pieces = fold_line(line, width)
+    assert all(width_of(plain(piece)) <= width for piece in pieces)
+    joined = "".join(plain(piece) for piece in pieces).replace(" ", "")
+    assert joined == plain(line).replace(" ", "")
+    words = {word for word in plain(line).split() if width_of(word) < width // 2}
+    assert words <= {word for piece in pieces for word in plain(piece).split()}
+
+    looks, looks_before = (
+        [(char, span.style) for one in lines for span in spans_of(one) for char in shown(span.text)]
+        for lines in (pieces, [line])
+    )
+    assert [look for look in looks if look[0] != " "] == [
+        look for look in looks_before if look[0] != " "
+    ]
+
+
+def test_ages():
+    told = [human_age(seconds) for seconds in (-3, 0.4, 59, 60, 3599, 3600, 86399, 86400, 1e6)]
+    assert told == [
+        "0 s ago", "0 s ago", "59 s ago", "1 min ago", "59 min ago", "1 h ago", "23 h ago",
+        "1 d ago", "11 d ago",
+    ]  # fmt: skip

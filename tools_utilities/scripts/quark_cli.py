@@ -215,10 +215,16 @@ def _carry_out(arguments: Arguments, argv: Sequence[str], console: Console) -> i
     reading = read(sentence)
     if reading.is_explanation:
         return _show_reading(reading, console)
-    reading, ignored = settle(reading, read, console)
+    reading, ignored = settle(reading, read, console, _offered)
     for warning in reading.warnings:
         console.warn(warning)
     return _run_intent(reading, ignored, arguments, argv, console)
+
+
+def _offered(slot: str, intent: str | None) -> Any:
+    from resource_manager.answers import offered_answers
+
+    return offered_answers(slot, intent, Path.cwd())
 
 
 def _run_intent(
