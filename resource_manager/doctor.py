@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -41,9 +41,35 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     fix: str = ""
 
 
-def run_checks(settings: Settings) -> list[Check]:
+def open_file_limits() -> tuple[int, int]:
+    """Return the soft and the hard limit of open files."""
+    import resource
+
+    return resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
+def mounts() -> str:
+    """Return what is mounted where, as the system lists it; empty where it does not."""
+    path = Path("/proc/mounts")
+    return path.read_text(errors="backslashreplace") if path.exists() else ""
+
+
+class Machine(NamedTuple):
+    """What the checks ask of the machine; faults that none can be given are planted here."""
+
+    version_of: Callable[[str], str] = importlib.metadata.version
+    mounts: Callable[[], str] = mounts
+    usage_of: Callable[[Path], Any] = shutil.disk_usage
+    open_file_limits: Callable[[], tuple[int, int]] = open_file_limits
+    clock: Callable[[], float] = time.time
+
+
+THIS_MACHINE = Machine()
+
+
+def run_checks(settings: Settings, machine: Machine = THIS_MACHINE) -> list[Check]:
     """Return every check's outcome, in the order in which a run would meet them."""
-    return list(_checks(settings))
+    return list(_checks(settings, machine))
 
 
 def check_lines(checks: list[Check]) -> list[Line]:
@@ -69,18 +95,20 @@ def closing_line(checks: list[Check]) -> Line:
     return [Span("ready", "green"), f": {len(checks)} checks, nothing wrong"]
 
 
-def _checks(settings: Settings) -> Iterator[Check]:
+def _checks(settings: Settings, machine: Machine) -> Iterator[Check]:
     yield check_python(sys.version_info[:3])
-    yield check_torch()
+    yield check_torch(machine.version_of)
     yield check_folder("root", settings.root)
     yield check_folder("run folder", settings.path("out_dir") or settings.root / "runs")
     cache_dir = settings.path("cache_dir")
     if cache_dir is not None:
         yield check_folder("cache", cache_dir)
-        yield check_cache_disk(cache_dir, settings.cache_bytes, _mounts())
+        yield check_cache_disk(
+            cache_dir, settings.cache_bytes, machine.mounts(), usage_of=machine.usage_of
+        )
         yield check_cache_left(cache_dir)
-    yield check_open_files(*_open_file_limits())
-    yield from check_store(settings)
+    yield check_open_files(*machine.open_file_limits())
+    yield from check_store(settings, clock=machine.clock)
     for warning in settings.warnings:
         yield Check(name="environment", state="warn", found=warning, fix="Unset or rename it.")
 
@@ -127,12 +155,18 @@ def check_folder(name: str, folder: Path) -> Check:
     return Check(name=name, state="ok", found=f"{folder} is writable")
 
 
-def check_cache_disk(cache_dir: Path, budget_bytes: int, mounts: str) -> Check:
+def check_cache_disk(
+    cache_dir: Path,
+    budget_bytes: int,
+    mounts: str,
+    *,
+    usage_of: Callable[[Path], Any] = shutil.disk_usage,
+) -> Check:
     """Return whether the cache's disk is local and has room for its budget."""
     existing = cache_dir
     while not existing.exists():
         existing = existing.parent
-    usage = shutil.disk_usage(existing)
+    usage = usage_of(existing)
     filesystem = filesystem_of(str(existing.resolve()), mounts)
     found = f"{human_bytes(usage.free)} free of {human_bytes(usage.total)}"
     if filesystem.lower().startswith(NETWORK_FILESYSTEMS):
@@ -155,7 +189,7 @@ def check_open_files(soft: int, hard: int) -> Check:
     return Check(name="open files", state="ok", found=found)
 
 
-def check_store(settings: Settings) -> Iterator[Check]:
+def check_store(settings: Settings, *, clock: Callable[[], float] = time.time) -> Iterator[Check]:
     """Yield whether the configured store answers and whether its clock agrees with ours."""
     try:
         spec = settings.store_spec()
@@ -171,7 +205,7 @@ def check_store(settings: Settings) -> Iterator[Check]:
         # An endpoint that the environment gives is known to the store, without its scheme.
         host = store.endpoint_id.partition("@")[2]
         own = f"http://{host}" if host else "https://s3.amazonaws.com"
-        yield check_clock(spec.endpoint_url or own)
+        yield check_clock(spec.endpoint_url or own, clock=clock)
 
 
 def check_reading(store: ObjectStore) -> Check:
@@ -250,17 +284,6 @@ def _http_date(endpoint_url: str) -> str | None:
         return date
     finally:
         connection.close()
-
-
-def _open_file_limits() -> tuple[int, int]:
-    import resource
-
-    return resource.getrlimit(resource.RLIMIT_NOFILE)
-
-
-def _mounts() -> str:
-    path = Path("/proc/mounts")
-    return path.read_text(errors="backslashreplace") if path.exists() else ""
 
 
 def as_json(checks: list[Check]) -> dict[str, Any]:

@@ -153,8 +153,9 @@ class StubServer:
 
     def _send(self, handler: BaseHTTPRequestHandler, request: Request, reply: Reply) -> None:
         self._pause(reply.wait_seconds)
-        handler.send_response(reply.status)
         headers = {name.lower(): value for name, value in reply.headers.items()}
+        handler.send_response_only(reply.status)
+        headers.setdefault("date", handler.date_time_string())
         headers.setdefault("content-length", str(len(reply.body)))
         for name, value in headers.items():
             handler.send_header(name, value)

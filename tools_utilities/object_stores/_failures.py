@@ -270,7 +270,9 @@ def _of_permission(failure: Failure, asked: Asked) -> QuarkError:
 
 def _other(failure: Failure, asked: Asked) -> StoreError:
     said = _said(failure, asked) or "no answer"
-    if failure.transient:
+    if failure.connecting:
+        hint = "Nothing answers there: check the endpoint (AWS_ENDPOINT_URL) and the network."
+    elif failure.transient:
         hint = "The store or the network is in trouble; try again."
     else:
         hint = "Check the bucket, the endpoint and what the store said."
