@@ -126,6 +126,8 @@ def take_or(work: Work) -> None:
         right = work.piece_at(place)
         if left is not None and right is not None and _or_between(work, at, left, right):
             continue
+        if left is not None and right is None and _or_stop_rule(work, at, left, place):
+            continue
         tried += 1
         shared = _shared(work, at, work.next_word(at + 1)) if tried <= MOST_SHARED else None
         if shared is not None:
@@ -161,8 +163,8 @@ def _make_unsure(work: Work, slot: str, values: list[Any]) -> None:
 
 
 def _or_before_value(work: Work, at: int, left: Piece, place: int) -> None:
-    """`on s3://b/a or s3://b/c`, `train quark or resnet50`, `after 6 hours or $15`."""
-    if place >= len(work.tokens) or not left.slots or _or_stop_rule(work, at, left, place):
+    """`on s3://b/a or s3://b/c`, `train quark or resnet50`."""
+    if place >= len(work.tokens) or not left.slots:
         return
     slot = next(iter(left.slots))
     token = work.tokens[place]
@@ -181,14 +183,16 @@ def _or_before_value(work: Work, at: int, left: Piece, place: int) -> None:
 
 
 def _or_stop_rule(work: Work, at: int, left: Piece, place: int) -> bool:
-    """`after 6 hours or $15`: the second rule needs no word of its own."""
-    if not left.slots.keys() & STOP_RULES:
+    """`after 6 hours or $15`: the second rule, of another kind, needs no word of its own."""
+    if place >= len(work.tokens) or not left.slots.keys() & STOP_RULES:
         return False
     rules = {
         "max_cost": read_money(work.tokens, place),
         "max_seconds": read_duration(work.tokens, place, minutes=False),
     }
     for slot, found in rules.items():
+        if slot in left.slots:
+            continue  # two values of one rule: which of them is not said
         if found and all(work.free(spot) for spot in range(place, found[1])):
             work.owner[at] = GLUE
             work.own(Piece(place, found[1], slot, {slot: found[0]}))

@@ -39,7 +39,7 @@ def _command(intent: str, slots: dict[str, Any]) -> str:
     for slot, say in _SAID:
         if slot == "model" and intent not in MODEL_INTENTS:
             continue  # no word of theirs is a model: `model=…` below
-        if slot in rest:
+        if slot in rest and not _is_unsayable_run(slot, rest[slot]):
             parts.append(say(intent, rest.pop(slot)))
     if "partition_key" in rest and rest.get("partition") == "stratified":
         rest.pop("partition")
@@ -99,6 +99,13 @@ def _groups(_: str, value: dict[str, Any]) -> str:
 
 def _val(_: str, value: Any) -> str:
     return "no validation" if value is False else f"validate on {_literal(value)}"
+
+
+def _is_unsayable_run(slot: str, value: Any) -> bool:
+    """Whether a run has a name that only `run=NAME` says: `call it genomes`."""
+    if slot == "run":
+        return value not in ("latest", "all") and not is_run_id(value)
+    return slot == "runs" and not all(is_run_id(name) for name in value)
 
 
 def _run(_: str, value: str) -> str:

@@ -56,6 +56,7 @@ MARKS: Final = frozenset({"done", "complete", "completed", "finished", "failed"}
 LONGEST_PICK: Final = 4096
 """Groups that one sentence may pick: `1-1000000000` is no choice."""
 _WORD = re.compile(r"[a-z][a-z0-9_.-]*[a-z0-9_]|[a-z]")
+_THOUSANDS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
 _RANGE = re.compile(r"([0-9]{1,6})[-\u2013]([0-9]{1,6})")
 
 Captured = tuple[Any, int] | None
@@ -222,6 +223,11 @@ def _listed(
     return (values, end) if values else None
 
 
+def _is_unsure(tokens: list[Token], at: int, end: int) -> bool:
+    """`groups 1,200`: two groups, or number 1200? `1,20` is cut at its comma (`sentence.py`)."""
+    return any(_THOUSANDS.fullmatch(token.norm) for token in tokens[at:end])
+
+
 def _ints(tokens: list[Token], at: int, match: MatchLength) -> Captured:
     def one(place: int) -> Captured:
         span = _RANGE.fullmatch(tokens[place].norm) if tokens[place].kind == "word" else None
@@ -238,6 +244,8 @@ def _ints(tokens: list[Token], at: int, match: MatchLength) -> Captured:
     found = _listed(tokens, at, match, one)
     if found is None:
         return None
+    if _is_unsure(tokens, at, found[1]):
+        return UNSURE, found[1]
     picked = list(dict.fromkeys(number for part in found[0] for number in part))
     return ({"pick": picked}, found[1]) if len(picked) <= LONGEST_PICK else None
 
@@ -247,7 +255,8 @@ def _nums(tokens: list[Token], at: int, match: MatchLength) -> Captured:
         number = read_number(tokens, place)
         return None if number is None or number.suffix in ("m", "b") else number[:2]
 
-    return _listed(tokens, at, match, one)
+    found = _listed(tokens, at, match, one)
+    return (UNSURE, found[1]) if found and _is_unsure(tokens, at, found[1]) else found
 
 
 def _words(tokens: list[Token], at: int, match: MatchLength) -> Captured:

@@ -6,7 +6,9 @@ from knowledge_hub.overrides import BadOverrideError, read_override
 from knowledge_hub.vocabulary import CONNECTORS, DATA_CONNECTORS, OUT_CONNECTORS
 from knowledge_hub.work import Piece, Work
 
-OF_IS_DATA = frozenset({"inspect", "discover", "complete", "fail", "reset_shard", "shard_status"})
+OF_IS_DATA = frozenset(
+    ["claim", "complete", "discover", "fail", "inspect", "reset_shard", "shard_status"]
+)
 """Intents of which `of LITERAL` is the data: `samples of s3://b/x`."""
 BARE = "number"
 """The label of a number that has several readings."""
@@ -55,6 +57,8 @@ def take_runs(work: Work) -> None:
         owner = work.piece_at(at)
         if work.intent == "finetune" and owner is not None and _names_start(work, owner):
             owner.slots, owner.label = {"init_from": owner.slots["run"]}, "init_from"
+        if token.kind == "quoted" and work.free(at):
+            _take_named_run(work, at)
         if token.kind != "run" or not work.free(at):
             continue
         if work.intent == "compare":
@@ -64,6 +68,35 @@ def take_runs(work: Work) -> None:
                 work.own(Piece(at, at + 1, "init_from", {"init_from": token.value}))
         elif work.intent is None or "run" in work.intents[work.intent].slots:
             work.own(Piece(at, at + 1, "run", {"run": token.value}))
+
+
+def _take_named_run(work: Work, at: int) -> None:
+    """`show "genomes"`, `rerun run "genomes"`: a name that is no run id, in quotes.
+
+    Only where a run is due: behind the noun `run`, or where an intent has no data to take instead.
+    `latest` and `all` are no run's names, and in quotes they mean nothing else.
+    """
+    name = work.tokens[at].value
+    slot = "runs" if work.intent == "compare" else "run"
+    if work.intent is None or not _takes(work, slot) or name in ("latest", "all") or not name:
+        return
+    before = work.word_before(at)
+    owner = work.piece_at(before)
+    is_noun = owner is not None and owner.is_noun and work.tokens[before].norm == "run"
+    is_due = _is_after_verb(work, at) or work.connector_before(at) in ("of", "to")
+    listed = slot == "runs" and (is_due or _goes_on_with_runs(work, at))
+    if (is_noun and work.straight(before, at)) or (not _takes(work, "data") and (is_due or listed)):
+        value: object = [name] if slot == "runs" else name
+        work.own(Piece(at, at + 1, slot, {slot: value})).appends = True
+
+
+def _goes_on_with_runs(work: Work, at: int) -> bool:
+    """Whether a run stands before token `at`, joined by `and`, `with` or a comma."""
+    joint = work.connector_before(at)
+    before = work.word_before(work.word_before(at) if joint else at)
+    owner = work.piece_at(before)
+    follows = joint in ("and", "with", "to") or (not joint and work.tokens[before].stop == ",")
+    return follows and owner is not None and "runs" in owner.slots
 
 
 def _names_start(work: Work, piece: Piece) -> bool:

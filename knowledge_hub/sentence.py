@@ -18,8 +18,16 @@ from knowledge_hub.literals import (
 from knowledge_hub.vocabulary import CLOSING
 
 LONGEST: Final = 4096
+LONGEST_LIST: Final = 64
+"""Words of a list behind which `1,3` is still cut: bounds the work on a line of them."""
 _SPACES = "\t\n\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _SPACE = re.compile(f"[{_SPACES}]+")
+_NUMBER_LIST = re.compile(
+    r"(?![0-9]{1,3}(?:,[0-9]{3})+[?!.,:]*$)([0-9][0-9.%\u2013-]*(?:,[0-9][0-9.%\u2013-]*)+?)([?!.,:]*)"
+)
+"""`1,3,5-6`, `0.7,0.3`; not `1,000`."""
+_LISTED = re.compile(r"[0-9.%\u2013-]+|and|of")
+_LISTS: Final = frozenset({"group", "groups", "weights"})
 _STOP = re.compile(f"[{_SPACES}'\"{''.join(QUOTES)}{STRAY_QUOTES}]".replace("\\", ""))
 _SHELL = re.compile(r"[;`<>|]|\$\(|&&")
 _SHELL_OR_CONTROL = re.compile(r"[;`<>|\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\$\(|&&")
@@ -71,9 +79,28 @@ def split_sentence(sentence: str, aliases: Container[str] = ()) -> list[Token]:
             position = space.end()
             continue
         end, parts = _scan_word(sentence, position)
-        _add(tokens, _classify(sentence[position:end], position, parts, aliases))
+        word = sentence[position:end]
+        for start, piece in [(0, word)] if parts else _cut_list(tokens, word):
+            _add(tokens, _classify(piece, position + start, parts, aliases))
         position = end
     return tokens
+
+
+def _cut_list(tokens: list[Token], word: str) -> list[tuple[int, str]]:
+    """Return the pieces of `1,3,5-6` behind `groups` or `weights`, each with its offset.
+
+    Everywhere else, and in `1,000`, a comma between digits belongs to the number.
+    """
+    listed = _NUMBER_LIST.fullmatch(word)
+    before = len(tokens) - 1
+    least = before - LONGEST_LIST
+    while listed and before > least and before >= 0 and _LISTED.fullmatch(tokens[before].norm):
+        before -= 1
+    if not listed or before < 0 or tokens[before].norm not in _LISTS:
+        return [(0, word)]
+    pieces = re.findall(r"[^,]+,?", listed[1])
+    pieces[-1] += listed[2]
+    return [(sum(map(len, pieces[:at])), piece) for at, piece in enumerate(pieces)]
 
 
 def _scan_word(sentence: str, start: int) -> tuple[int, list[tuple[int, int]]]:

@@ -221,6 +221,9 @@ def take_model(work: Work) -> None:
         at = work.next_word(end)
         if at >= len(work.tokens) or not work.free(at) or not work.straight(end - 1, at):
             continue
+        names_run = work.tokens[end - 1].norm == "run" and "run" in work.intents[work.intent].slots
+        if names_run and work.tokens[at].kind == "quoted":
+            return  # `evaluate run "genomes"`
         value = _model_value(work, at)
         if value is not None:
             work.own(Piece(at, at + 1, *value))
