@@ -5,9 +5,12 @@ and later ones wait for its final name. The thread is no daemon and lives only w
 something to publish, so a process that ends normally leaves nothing unpublished.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from threading import Condition, Thread
+
+_LOGGER = logging.getLogger(__name__)
 
 Job = Callable[[], None]
 
@@ -39,11 +42,18 @@ class CachePublisher:
             self._changed.wait_for(lambda: not self._running)
 
     def _work(self) -> None:
-        while True:
-            with self._changed:
-                if not self._jobs:
-                    self._running = False
-                    self._changed.notify_all()
-                    return
-                job = self._jobs.popleft()
-            job()
+        job = self._next()
+        while job is not None:
+            try:
+                job()
+            except Exception:  # the thread must go on: `settle` waits for what else is put
+                _LOGGER.exception("a download could not be kept in the cache")
+            job = self._next()
+
+    def _next(self) -> Job | None:
+        with self._changed:
+            if self._jobs:
+                return self._jobs.popleft()
+            self._running = False
+            self._changed.notify_all()
+            return None

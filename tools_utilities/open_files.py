@@ -1,5 +1,35 @@
 """The limit on open files: raised as far as this user may, once, at the start of a program."""
 
+import errno
+
+from tools_utilities.errors import StoreError
+
+
+def is_open_file_limit(error: OSError) -> bool:
+    """Tell whether a file could not be opened because too many are."""
+    return error.errno in {errno.EMFILE, errno.ENFILE}
+
+
+def check_open_files(error: OSError) -> None:
+    """Let any other error pass.
+
+    Raises:
+        StoreError: no file could be opened any more; names the limit and what to read less of.
+    """
+    if not is_open_file_limit(error):
+        return
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    whose = f"this process has all {soft} open that its limit allows"
+    if error.errno == errno.ENFILE:
+        whose = "this machine has as many open as it allows"
+    raise StoreError(
+        f"too many open files: {whose}",
+        hint="Raise the limit (ulimit -n), or read less ahead: prefetch=2, or a smaller shuffle_mb.",
+        limit=soft,
+    ) from error
+
 
 def raise_open_file_limit() -> None:
     """Raise the soft limit to the hard one; where the system has no such limit, nothing happens.

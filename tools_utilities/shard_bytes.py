@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tools_utilities.errors import DataNotFoundError, IntegrityError
 from tools_utilities.object_store import ObjectInfo
+from tools_utilities.open_files import check_open_files
 
 
 class MemoryShardBytes:
@@ -46,6 +47,9 @@ class FileShardBytes:
                 )
         except FileNotFoundError as error:
             raise DataNotFoundError(f"{path}: no such file", key=str(path)) from error
+        except OSError as error:
+            check_open_files(error)
+            raise
         self.info = info or ObjectInfo(key=str(path), size_bytes=size_bytes)
         if self.info.size_bytes != size_bytes:
             raise IntegrityError(

@@ -4,11 +4,10 @@
 mapped where they lie: nothing is copied, cached, evicted or deleted.
 """
 
-import errno
 import logging
-import resource
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from tools_utilities.checksum import crc32c, decode_crc32c
 from tools_utilities.disk_cache import DiskCache, EntryId, Reservation, entry_id
 from tools_utilities.disk_space import is_no_room
 from tools_utilities.errors import (
-    CacheError,
     IntegrityError,
     ObjectReplacedError,
     QuarkError,
@@ -30,6 +28,7 @@ from tools_utilities.fetch_attempt import is_md5
 from tools_utilities.file_locks import HeldFile
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.object_stores.local import LocalStore
+from tools_utilities.open_files import check_open_files, is_open_file_limit
 from tools_utilities.read_ahead import Flight, ReadAhead, Wanted
 from tools_utilities.shard_bytes import FileShardBytes, MemoryShardBytes
 from tools_utilities.shard_format import ShardBytes
@@ -250,8 +249,12 @@ class ShardReader:
             reservation.publish(fetched.crc32c).close()
         except OSError as error:
             # Whoever reads it now can go on: its bytes are mapped.
-            reservation.discard()
-            if is_no_room(error):
+            with suppress(OSError):  # what cannot be removed now is swept at the next start
+                reservation.discard()
+            if is_open_file_limit(error):
+                size = reservation.entry.size_bytes
+                _LOGGER.warning("an object of %d bytes is not kept in the cache: %s", size, error)
+            elif is_no_room(error):
                 cache.warn_full(reservation.entry.size_bytes)
             else:
                 self._degrade(error)
@@ -264,12 +267,7 @@ class ShardReader:
 
     def _degrade(self, error: OSError) -> None:
         """Go on without the cache, saying so once."""
-        if error.errno == errno.EMFILE:
-            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            raise CacheError(
-                f"too many open files: the limit of this process is {soft}",
-                hint="Raise it (ulimit -n), or read less ahead: prefetch=2.",
-            ) from error
+        check_open_files(error)
         cache, self._cache = self._cache, None
         if cache is not None:
             _LOGGER.warning(
@@ -297,6 +295,14 @@ class ShardReader:
             entries = (entry_id(name, info) for info in infos)
             digests = (None if entry is None else entry.digest for entry in entries)
             self._cache.set_plan(UsePlan(lambda: list(digests), uses))
+
+    def opened_elsewhere(self, info: ObjectInfo) -> None:
+        """Note that another process has opened an object that was brought for it."""
+        flight, entry = self._read_ahead.claim(info.key), self._entry(info)
+        if self._cache is not None and entry is not None:
+            self._cache.passed(entry)
+        fetched = flight is not None and flight.landed.is_set() and flight.fetched
+        self._count(info, ahead=fetched, fetched=False)
 
     def prefetch_keys(self, keys: Sequence[str]) -> None:
         """Read ahead objects known by name alone, after what was asked for before."""

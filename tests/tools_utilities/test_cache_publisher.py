@@ -132,3 +132,16 @@ def test_a_disk_that_fails_at_the_end_costs_the_cache_and_no_sample(tmp_path, mo
     manager.settle()
     assert not entries(tmp_path / "cache")
     assert not [path for path in files(tmp_path / "cache") if path.stat().st_size == 5000]
+
+
+def test_a_job_that_fails_keeps_neither_the_others_nor_settle_waiting(caplog):
+    publisher, done = CachePublisher(), Event()
+
+    def fail() -> None:
+        raise OSError("no file can be opened")
+
+    publisher.put(fail)
+    publisher.put(done.set)
+    publisher.settle()
+    assert done.is_set()
+    assert "no file can be opened" in caplog.text

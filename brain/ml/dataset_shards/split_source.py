@@ -14,6 +14,7 @@ from tools_utilities.errors import DataNotFoundError, QuarkError, RecordError
 from tools_utilities.folder_columns import open_table_split
 from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.object_store import ObjectInfo, ObjectStore
+from tools_utilities.open_files import check_open_files
 from tools_utilities.schema_drift import SchemaCensus, tell_drift
 from tools_utilities.shard_format import (
     Columns,
@@ -202,8 +203,10 @@ class StoreSource:
         except RecordError as error:
             shard.close()
             raise named(error, self._manager.store.endpoint_id) from error
-        except BaseException:
+        except BaseException as error:
             shard.close()
+            if isinstance(error, OSError):
+                check_open_files(error)
             raise
         store = self._manager.store.endpoint_id
         return OpenedSplit(split, opened, deserialize=self._deserialize, shard=shard, store=store)
@@ -289,11 +292,14 @@ class _SequenceSplit:
         """Nothing is held."""
 
 
-def no_data(manager: ShardReader | None, prefix: str) -> DataNotFoundError:
-    """Return the error of a prefix without data objects."""
+def no_data(
+    manager: ShardReader | None, prefix: str, format_name: str | None = None
+) -> DataNotFoundError:
+    """Return the error of a prefix without data objects (of a format, where one is asked for)."""
     where = "memory" if manager is None else manager.store.endpoint_id
+    what = "data" if format_name is None else f"{format_name} file"
     return DataNotFoundError(
-        f"{where}: no data at prefix {prefix!r}",
+        f"{where}: no {what} at prefix {prefix!r}",
         hint="Check the prefix; a folder ends in `/`.",
         prefix=prefix,
     )

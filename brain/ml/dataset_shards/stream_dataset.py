@@ -249,7 +249,7 @@ class StreamDataset(IterableDataset[Any]):
     def _own_index(self) -> StreamIndex:
         index = self.index
         if not index.table.objects:
-            raise no_data(self._manager, self._request.prefix)
+            raise no_data(self._manager, self._request.prefix, self._request.format_name)
         return index
 
     def _dealt_index(self) -> StreamIndex:
