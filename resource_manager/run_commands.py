@@ -1,6 +1,7 @@
 """What is done with runs that exist: list, show, stop, and the job that resumes one."""
 
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from resource_manager.runs import (
 from resource_manager.tensorboard_events import write_event_files
 from tools_utilities.console import Console
 from tools_utilities.errors import InputNeededError, UsageError
+from tools_utilities.run_words import said_run
 from tools_utilities.settings import Settings
 from tools_utilities.terminal_text import (
     Line,
@@ -36,6 +38,7 @@ from tools_utilities.terminal_text import (
     human_number,
     human_seconds,
     pairs,
+    shown,
     table,
 )
 
@@ -148,10 +151,14 @@ def save_plot(run_dir: Path, steps: list[dict[str, Any]]) -> Path | None:
     axes = figure.subplots()
     told = [step for step in steps if step.get("loss") is not None]
     axes.plot([step["step"] for step in told], [float(step["loss"]) for step in told])
-    axes.set(xlabel="step", ylabel="loss", title=run_dir.name)
+    axes.set(xlabel="step", ylabel="loss")
+    # A name is no formula, whatever dollar signs it has.
+    axes.set_title(shown(run_dir.name), parse_math=False)
     path = run_dir / PLOTS_FOLDER / "loss.png"
     path.parent.mkdir(exist_ok=True)
-    figure.savefig(path, dpi=110)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a script that the font lacks is drawn as boxes
+        figure.savefig(path, dpi=110)
     return path
 
 
@@ -206,17 +213,19 @@ def resumed_job(settings: Settings, slots: Mapping[str, Any]) -> tuple[TrainingJ
     """
     info, job = earlier_run(settings, slots.get("run"))
     if info.status == "running":
-        raise UsageError(f"{info.name} is running", hint=f"`quark show {info.name}` follows it.")
+        raise UsageError(
+            f"{info.name} is running", hint=f"`quark show {said_run(info.name)}` follows it."
+        )
     if job.evaluate_only:
         raise UsageError(
             f"{info.name} is an evaluation: there is nothing to resume",
-            hint=f"Measure again: quark evaluate {Path(job.init_from or '').name} on DATA",
+            hint=f"Measure again: quark evaluate {said_run(Path(job.init_from or '').name)} on DATA",
         )
     changes = _changes(settings, job, info)
     if info.status == "finished" and not any(rule in changes for rule in ALL_STOP_RULES):
         raise UsageError(
             f"{info.name} has finished",
-            hint=f"Go on with `quark resume {info.name} for 1 more epoch`.",
+            hint=f"Go on with `quark resume {said_run(info.name)} for 1 more epoch`.",
         )
     step = slots.get("from_step")
     # Its folder may have been moved since it was written: where it lies now is where it goes on.

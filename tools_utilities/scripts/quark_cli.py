@@ -51,7 +51,7 @@ def run_program(argv: Sequence[str]) -> int:
             verbose=arguments.verbose,
         )
     except QuarkError as error:
-        return console.error(error)
+        return console.with_flags(json="--json" in argv).error(error)
     return _guarded(lambda: _run(arguments, argv, console), console)
 
 
@@ -67,10 +67,11 @@ def _guarded(act: Callable[[], int], console: Console) -> int:
 
 def _run(arguments: Arguments, argv: Sequence[str], console: Console) -> int:
     if arguments.help:
-        console.result(HELP.splitlines())
+        lines = HELP.splitlines()
+        console.result(lines, {"schema": 1, "help": lines})
         return 0
     if arguments.version:
-        console.result([f"quark {_version()}"])
+        console.result([f"quark {_version()}"], {"schema": 1, "version": _version()})
         return 0
     if arguments.install_completion is not None:
         return _install_completion(arguments.install_completion, console)
