@@ -18,7 +18,9 @@ from brain.ml.dataset_shards import shuffle_order
 from brain.ml.dataset_shards.stream_dataset import StreamDataset
 from tests.brain.direct_manager import DirectManager
 from tests.brain.loader_simulation import Delivered, deliver
-from tests.brain.stream_data import memory_manager
+from tests.brain.stream_data import ids, memory_manager, put_shards
+from tools_utilities.object_store import StoreSpec, open_store
+from tools_utilities.scripts.s3_streaming_manager import StreamingManager
 
 SIZES = [3, 0, 5, 1, 7, 2, 4, 6, 1, 9, 2, 3]
 """12 objects, 43 samples: a prime, so that no world or batch divides it."""
@@ -196,6 +198,30 @@ def test_c_shard_001_any_data_any_world_any_workers(sizes, name, world_size, bat
         assert len(set(everything)) == total
     elif name == "round_robin":
         assert len(everything) == total - total % world_size
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_prefetch_and_cache_change_nothing_under_any_strategy(name, tmp_path):
+    """Read ahead or not, cold or warm, cached or not: one sequence, whatever the strategy."""
+    spec = StoreSpec(uri=f"memory://{tmp_path}")
+    put_shards(open_store(spec), SIZES)
+
+    def read(prefetch: int | str, cache: str | None) -> tuple[list[int], int]:
+        folder = None if cache is None else str(tmp_path / cache)
+        manager = StreamingManager.for_store(spec, cache_dir=folder, cache_bytes=1_000_000_000)
+        stream = StreamDataset(
+            manager, "data/x/", partition=name, partition_options=STRATEGIES[name], max_drop=1.0,
+            equalize="none", prefetch=prefetch, rank=1, world_size=2,
+        )  # fmt: skip
+        return ids(stream), manager.get_stats()["requests"]
+
+    plain, requests = read(0, None)
+    assert plain
+    assert requests > 0
+    assert read("auto", None)[0] == plain
+    assert read("auto", "cache")[0] == plain  # cold
+    for prefetch in ("auto", 0):
+        assert read(prefetch, "cache") == (plain, 0)  # warm
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
