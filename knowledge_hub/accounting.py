@@ -3,9 +3,9 @@
 from typing import Any, Final
 
 from knowledge_hub.alternatives import take_instead, take_or
-from knowledge_hub.captures import UNSURE
+from knowledge_hub.captures import UNSURE, is_word_value
 from knowledge_hub.slots import EVERYWHERE
-from knowledge_hub.vocabulary import CONNECTORS, NOUNS
+from knowledge_hub.vocabulary import CONNECTORS, NEVER_GLUE, NOUNS
 from knowledge_hub.work import FREE, GLUE, Piece, Work
 from tools_utilities.errors import UsageError
 from tools_utilities.setting_keys import KEYS_BY_NAME, check_limits
@@ -151,8 +151,26 @@ def _report_rest(work: Work) -> None:
         hint = (
             f"./{token.text} or hf://{token.text}" if due and bare and _wants_data(work) else None
         )
+        if hint is None and _may_name_run(work, at):
+            hint = f"run={token.norm}"
         work.dropped.append((at, at + 1, hint))
     work.dropped.sort()
+
+
+def _may_name_run(work: Work, at: int) -> bool:
+    """Whether a bare word stands where a run is due: `show genomes`, `logs of genomes`."""
+    if work.intent is None or work.tokens[at].kind != "word":
+        return False
+    slots = work.intents[work.intent].slots
+    is_said = any(piece.slots.keys() & {"run", "data"} for piece in work.pieces)
+    if "run" not in slots or "data" in slots - {"run"} or is_said:
+        return False
+    before = work.word_before(at)
+    if before >= 0 and work.tokens[before].norm == "of":
+        before = work.word_before(before)
+    word = work.tokens[at].norm
+    is_name = is_word_value(word) and word not in CONNECTORS and word not in NEVER_GLUE
+    return is_name and before + 1 in work.verb_ends
 
 
 def _wants_data(work: Work) -> bool:

@@ -3,6 +3,8 @@
 import re
 from typing import Final
 
+from tools_utilities.run_words import RUN_ID
+
 DATA_SUFFIXES: Final = ("jsonl", "json", "parquet", "tar", "bin", "npy", "csv", "txt")
 OTHER_SUFFIXES: Final = ("pt", "pth", "ckpt", "safetensors", "arrow", "mds", "zip")
 QUOTES: Final = {
@@ -33,7 +35,6 @@ _FRACTION_OR_RATE = re.compile(
 )
 """`1/2`, `64/gpu`: a word with a slash that means no path."""
 _PARTS_OF_LIST = re.compile(r",(?:[A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z]:[\\/]|[/~])")
-_RUN_ID = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:-[A-Za-z][A-Za-z0-9]*)?-[0-9]+")
 _FUNCTION = re.compile(r"(?!hf:)[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
 
@@ -62,7 +63,7 @@ def literal_kind(word: str) -> str | None:
         kind = "path" if word == "~" or word[1:2].isalpha() else "odd"
     elif _SUFFIXED.fullmatch(word):
         kind = "path"
-    elif _RUN_ID.fullmatch(word):
+    elif RUN_ID.fullmatch(word):
         kind = "run"
     return kind
 
@@ -85,7 +86,7 @@ def _kind_with_slash(word: str) -> str | None:
 
 def is_run_id(text: str) -> bool:
     """Whether the text has the form of a run id (`fox-12`, `brave-heron-3`)."""
-    return _RUN_ID.fullmatch(text) is not None
+    return RUN_ID.fullmatch(text) is not None
 
 
 def is_function(text: str) -> bool:

@@ -173,7 +173,9 @@ def _tokens(
 
 
 def _planned_epoch(job: TrainingJob, plan: Plan) -> float | None:
-    """Return the tokens of an epoch as the plan guesses them: its steps, when epochs alone limit it."""
+    """Return the tokens of an epoch as the plan guesses them, else by its steps of epochs alone."""
+    if plan.epoch_tokens:
+        return plan.epoch_tokens
     only_epochs = not (job.max_steps or job.max_samples or job.max_tokens)
     if not job.epochs or plan.steps is None or not only_epochs:
         return None

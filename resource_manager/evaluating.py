@@ -12,6 +12,7 @@ from resource_manager.runs import RunInfo
 from resource_manager.starting_weights import last_run_of
 from resource_manager.training_request import TrainingRequest, data_targets
 from tools_utilities.errors import DataNotFoundError, UsageError
+from tools_utilities.run_words import said_run
 from tools_utilities.settings import Settings
 
 
@@ -30,7 +31,8 @@ def evaluated_run(settings: Settings, slots: Mapping[str, Any]) -> tuple[RunInfo
         raise UsageError(f"{info.name} is an evaluation: it has no weights of its own")
     if info.checkpoint_step is None:
         raise DataNotFoundError(
-            f"{info.name} has no checkpoint yet", hint=f"`quark show {info.name}` says how it is."
+            f"{info.name} has no checkpoint yet",
+            hint=f"`quark show {said_run(info.name)}` says how it is.",
         )
     return info, job
 

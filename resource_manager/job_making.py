@@ -15,6 +15,7 @@ from resource_manager.order_looking import with_shuffle
 from resource_manager.plan import (
     Plan,
     cache_warnings,
+    epoch_tokens_of,
     filesystem_of,
     limits_of,
     parameters_of,
@@ -23,9 +24,10 @@ from resource_manager.plan import (
     shuffle_warnings,
     steps_of,
 )
-from resource_manager.runs import list_runs, new_run_name
+from resource_manager.runs import check_run_name, list_runs, new_run_name
 from resource_manager.training_request import TrainingRequest
 from tools_utilities.errors import CacheError, UsageError
+from tools_utilities.run_words import said_run
 from tools_utilities.settings import Settings
 
 MOUNTS = Path("/proc/mounts")
@@ -43,10 +45,11 @@ def make_job(
     taken = {path.name for path in out_dir.iterdir()} if out_dir.is_dir() else set()
     fields = job_fields(settings)
     name = settings.value("name") or new_run_name(taken, source)
+    check_run_name(name)
     if name in taken and fields["resume"] != "auto":
         raise UsageError(
             f"run {name} exists in {out_dir}",
-            hint=f"Continue it with `quark resume {name}`, or choose another name.",
+            hint=f"Continue it with `quark resume {said_run(name)}`, or choose another name.",
             name=name,
         )
     stores = {item.store.uri for item in (*data.train, *data.val)}
@@ -159,6 +162,7 @@ def make_plan(
         steps_known=known,
         limits=limits_of(job),
         earlier_seconds=earlier,
+        epoch_tokens=epoch_tokens_of(job, data.planned, text_bytes),
         settings=planned_settings(settings),
         differences=differences,
         notes=(*data.notes, *request.notes),

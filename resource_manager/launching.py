@@ -13,6 +13,7 @@ from resource_manager.run_summary import next_commands, summary_lines
 from resource_manager.run_watch import RunWatch, last_log_lines
 from resource_manager.runs import create_run, write_job
 from tools_utilities.console import Console
+from tools_utilities.run_words import said_run
 from tools_utilities.terminal_text import Span, shown
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -83,7 +84,9 @@ def _say_stopped(watch: RunWatch, code: int, console: Console) -> int:
         said = f"saved step {saved}"
     else:
         said = "stopped before the first step; nothing to save"
-    console.note(f"{run.name}: {said}", [Span("resume  ", "dim"), f"quark resume {run.name}"])
+    console.note(
+        f"{run.name}: {said}", [Span("resume  ", "dim"), f"quark resume {said_run(run.name)}"]
+    )
     if saved is None:
-        console.note([Span("delete  ", "dim"), f"quark delete {run.name}"])
+        console.note([Span("delete  ", "dim"), f"quark delete {said_run(run.name)}"])
     return code

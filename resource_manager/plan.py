@@ -87,6 +87,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Stop rules; the first reached ends the run."""
     earlier_seconds: float | None = None
     """How long an earlier run of the same data and limits took."""
+    epoch_tokens: float | None = None
+    """About the tokens of an epoch, by records that were decoded; None: nothing tells."""
     settings: tuple[PlannedSetting, ...] = ()
     differences: tuple[str, ...] = ()
     """What differs from the last run."""
@@ -153,6 +155,17 @@ def steps_of(
     # Another rule may still end it earlier: only a lone count of steps is certain.
     known = nearest == "max_steps" and len(set_bounds) == 1 and job.max_seconds is None
     return max(1, int(set_bounds[nearest] or 1)), known
+
+
+def epoch_tokens_of(
+    job: TrainingJob, data: tuple[PlannedData, ...], text_bytes: float
+) -> float | None:
+    """Return about the tokens of an epoch of bytes as tokens; None where the records do not tell."""
+    counts = [item.num_samples for item in data if item.role == "train"]
+    if job.tokenizer != "bytes" or not text_bytes or not counts:
+        return None
+    known = [count for count in counts if count is not None]
+    return sum(known) * (text_bytes + 1) if len(known) == len(counts) else None
 
 
 def request_warnings(job: TrainingJob, data: tuple[PlannedData, ...]) -> list[str]:

@@ -10,6 +10,7 @@ from resource_manager.runs import RunInfo, find_run, newest_run
 from tools_utilities.cache_cleaning import cache_contents, clean_cache, leftovers
 from tools_utilities.console import Console
 from tools_utilities.errors import InputNeededError, UsageError
+from tools_utilities.run_words import said_run
 from tools_utilities.settings import Settings
 from tools_utilities.terminal_text import Line, human_bytes, pairs
 
@@ -29,7 +30,9 @@ def delete_command(settings: Settings, slots: Mapping[str, Any], console: Consol
     info = newest_run(out_dir) if name in (None, "latest") else find_run(out_dir, str(name))
     folder = Path(info.path)
     if info.status == "running":
-        raise UsageError(f"{info.name} is running", hint=f"Stop it first: quark stop {info.name}")
+        raise UsageError(
+            f"{info.name} is running", hint=f"Stop it first: quark stop {said_run(info.name)}"
+        )
     if folder.is_symlink():
         raise UsageError(f"{folder} is a link: it is not deleted", hint="Remove it by hand.")
     files = [path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()]

@@ -12,6 +12,7 @@ from resource_manager.run_commands import run_of
 from resource_manager.runs import read_run
 from tools_utilities.console import Console
 from tools_utilities.errors import DataNotFoundError
+from tools_utilities.run_words import said_run
 from tools_utilities.settings import Settings
 
 DEFAULT_LINES = 50
@@ -34,7 +35,9 @@ def logs_command(
     info = run_of(settings, slots.get("run"))
     path = Path(info.path) / LOG_FILE
     if not path.exists():
-        raise DataNotFoundError(f"{info.name} has no log yet", hint=f"`quark show {info.name}`")
+        raise DataNotFoundError(
+            f"{info.name} has no log yet", hint=f"`quark show {said_run(info.name)}`"
+        )
     lines, end = last_lines(path, int(slots.get("lines") or DEFAULT_LINES))
     follow = bool(slots.get("follow"))
     if not follow:

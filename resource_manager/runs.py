@@ -18,6 +18,7 @@ from brain.ml import run_files
 from brain.ml.process_group import host_name
 from brain.ml.training_job import TrainingJob, save_job
 from tools_utilities.errors import DataNotFoundError, UsageError
+from tools_utilities.run_words import is_run_name, said_run
 
 WORDS = (
     "adder", "badger", "beaver", "bison", "bobcat", "camel", "caracal", "cicada", "condor", "cougar",
@@ -72,6 +73,18 @@ def new_run_name(taken: Container[str], source: random.Random) -> str:
         highest = highest * 10 + 9
 
 
+def check_run_name(name: str) -> None:
+    """Raise unless a run may be called that.
+
+    Raises:
+        UsageError: no folder's name, or a word that a sentence means other runs by.
+    """
+    if not is_run_name(name):
+        raise UsageError(
+            f"name={name}: not a name for a run", hint="Use another, such as name=genomes."
+        )
+
+
 def create_run(out_dir: Path, *, name: str | None = None, source: random.Random) -> Path:
     """Make a new run folder and return it, absolute.
 
@@ -79,8 +92,8 @@ def create_run(out_dir: Path, *, name: str | None = None, source: random.Random)
         UsageError: the name is taken, or is no folder's name.
     """
     out_dir.mkdir(parents=True, exist_ok=True)
-    if name is not None and (name in {"", ".", ".."} or "/" in name or "\0" in name):
-        raise UsageError(f"name={name}: not a name for a run", hint="Use a word such as fox-12.")
+    if name is not None:
+        check_run_name(name)
     while True:
         chosen = name or new_run_name({path.name for path in out_dir.iterdir()}, source)
         folder = out_dir.resolve() / chosen
@@ -91,7 +104,7 @@ def create_run(out_dir: Path, *, name: str | None = None, source: random.Random)
                 continue  # another launch took it in between
             raise UsageError(
                 f"run {name} exists in {out_dir}",
-                hint=f"Continue it with `quark resume {name}`, or choose another name.",
+                hint=f"Continue it with `quark resume {said_run(name)}`, or choose another name.",
                 name=name,
             ) from error
         return folder

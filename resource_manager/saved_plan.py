@@ -18,6 +18,7 @@ from resource_manager.plan import Plan, data_source_name
 from tools_utilities.errors import ChangedError, DataNotFoundError, UsageError
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.prepared_types import prepared
+from tools_utilities.run_words import said_run
 
 Objects = Callable[[DataSource], Sequence[ObjectInfo]]
 """Lists a source as it is now."""
@@ -116,7 +117,7 @@ def check_unchanged(saved: SavedPlan, objects: Objects) -> None:
     if Path(saved.job.run_dir).exists():
         raise UsageError(
             f"run {saved.job.name} exists: this plan was carried out already",
-            hint=f"Continue it with `quark resume {saved.job.name}`, or make a new plan.",
+            hint=f"Continue it with `quark resume {said_run(saved.job.name)}`, or make a new plan.",
         )
 
 

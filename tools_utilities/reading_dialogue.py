@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tools_utilities.console import Console
 from tools_utilities.errors import InputNeededError, UsageError
+from tools_utilities.run_words import said_run
 from tools_utilities.terminal_reading import Mark, reading_lines
 from tools_utilities.terminal_text import Line, pairs
 
@@ -271,6 +272,8 @@ def _answer_of(question: QuestionLike, offered: Sequence[Offered], console: Cons
 def _with_answer(reading: ReadingLike, question: QuestionLike, answer: str) -> str:
     if question.slot == "intent" or reading.intent is None:
         return f"{answer} {reading.sentence}"
+    if question.slot == "run" and answer not in ("latest", "everything") and " " not in answer:
+        answer = said_run(answer.strip("\"'"))
     return f"{reading.sentence} {CONNECTORS.get(question.slot, '')}{_quoted(answer)}"
 
 

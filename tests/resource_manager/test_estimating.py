@@ -99,3 +99,43 @@ def test_speed_is_that_of_the_later_half(project):
     os.utime(f"{target.jobs[0].run_dir}/job.yaml", (998.0, 998.0))
     # 10,000 tokens a second; the run took 14 s, 12 of them beside that speed.
     assert estimated(project, epochs=10)["seconds"] == pytest.approx(12 + 20, rel=0.01)
+
+
+def test_bytes_of_a_number_of_steps_are_those_of_the_records_read(project):
+    """60 steps of the byte tokenizer: their share of an epoch, by the records that were decoded."""
+    size = sum(path.stat().st_size for path in (project / "data/datasets/one").glob("train-*"))
+    epoch = sum(
+        len(json.loads(line)["text"].encode()) + 1
+        for path in (project / "data/datasets/one").glob("train-*")
+        for line in path.read_text().splitlines()
+    )
+    found = estimated(project, max_steps=60, batch_size=2, seq_len=64)
+    assert found["bytes"] == pytest.approx(size * 60 * 2 * 64 / epoch, rel=0.05)
+    manager, _, out, _ = make_manager(project)
+    manager.estimate(Said(data=ONE, max_steps=60))
+    assert "unknown" not in next(line for line in out.getvalue().splitlines() if "reads" in line)
+
+
+@pytest.mark.parametrize(("first", "asked"), [(40, 400), (400, 60), (60, 6000)])
+def test_within_a_quarter_after_one_run(project, first, asked):
+    """One run by an imagined machine's clock, then what that machine takes for another length."""
+
+    def machine(steps: int) -> tuple[list[dict[str, object]], float]:
+        """5 s to start, three slow steps, then 0.25 s a step with every tenth twice as slow."""
+        time, events = 5.0, []
+        for n in range(steps):
+            time += 2.0 if n < 3 else 0.5 if n % 10 == 0 else 0.25
+            events.append(
+                {"event": "step", "step": n + 1, "tokens": 8192 * (n + 1), "time": 1000.0 + time}
+            )
+        return events, time + 1.5  # saving at the end
+
+    steps, seconds = machine(first)
+    end = ended(
+        time=1000.0 + seconds, seconds=seconds - 5.0, step=first, tokens=8192 * first, epoch=0.5
+    )
+    manager, target, _, _ = make_manager(project, RecordingTarget(START, *steps, end))
+    manager.train(Said(data=ONE, max_steps=first))
+    os.utime(f"{target.jobs[0].run_dir}/job.yaml", (1000.0, 1000.0))
+    _, truth = machine(asked)
+    assert estimated(project, max_steps=asked)["seconds"] == pytest.approx(truth, rel=0.25)
