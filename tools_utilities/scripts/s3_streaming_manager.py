@@ -28,10 +28,11 @@ from tools_utilities.errors import CacheError, UsageError
 from tools_utilities.eviction import EVICTION_POLICIES
 from tools_utilities.fetch import Fetcher
 from tools_utilities.fetch_attempt import FetchLimits
+from tools_utilities.in_place_reader import InPlaceReader
 from tools_utilities.object_store import ObjectInfo, ObjectStore, StoreSpec, open_store
 from tools_utilities.object_stores.local import LocalStore
 from tools_utilities.shard_format import ShardBytes
-from tools_utilities.shard_reader import InPlaceReader, ShardReader
+from tools_utilities.shard_reader import ShardReader
 from tools_utilities.stream_statistics import StreamStatistics
 from tools_utilities.use_plan import Places
 
@@ -202,6 +203,12 @@ class StreamingManager:
         reader = self._live()
         if isinstance(reader, ShardReader):
             reader.plan_uses(infos, uses)
+
+    def opened_elsewhere(self, info: ObjectInfo) -> None:
+        """Note that another process has opened an object, so that its reading ahead is done."""
+        reader = self._live()
+        if isinstance(reader, ShardReader):
+            reader.opened_elsewhere(info)
 
     def prefetch(self, keys: Iterable[str]) -> None:
         """Fetch objects in the background, after those asked for before. Never waits."""

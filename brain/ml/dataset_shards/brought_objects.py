@@ -43,5 +43,4 @@ class BroughtObjects:
         """Note that an object has come into use: it takes no part of the read-ahead any more."""
         if number in self._wanted:
             del self._wanted[number]
-            # Counts it, and tells the cache that it has been used.
-            self._manager.open_shard(self._objects[number]).close()
+            self._manager.opened_elsewhere(self._objects[number])

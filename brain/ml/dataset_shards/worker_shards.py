@@ -17,7 +17,8 @@ from brain.ml.dataset_shards.epoch_plan import EpochPlan
 from brain.ml.dataset_shards.shuffle_order import Indices
 from brain.ml.dataset_shards.split_source import OpenedSplit, ShardReader, SplitSource, StoreSource
 from brain.ml.dataset_shards.split_table import SplitTable
-from tools_utilities.cached_bytes import CachedShardBytes
+from brain.ml.dataset_shards.worker_objects import OpenObjects
+from tools_utilities.cached_file import CachedFile
 from tools_utilities.disk_cache import DiskCache, EntryId, entry_id
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.scripts.s3_streaming_manager import StreamingManager
@@ -53,26 +54,32 @@ class NearbyShards:
         cache: DiskCache,
         opened: Callable[[ObjectInfo], None],
     ) -> None:
-        """Take what the owner uses; `opened` is told of every object that came from the cache."""
+        """Take what the owner uses; `opened` is told of every object that is opened in the cache."""
         self.store: Any = NamedStore(endpoint_id, manager)
         self._manager = manager
         self._endpoint_id = endpoint_id
         self._cache = cache
         self._opened = opened
+        self._open = OpenObjects()
         self._statistics = StreamStatistics()
         self._asked_manager = False
 
     def open_shard(self, info: ObjectInfo) -> ShardBytes:
         """Return an object's verified bytes."""
-        entry = entry_id(self._endpoint_id, info) if info.size_bytes else None
-        shard = None if entry is None else self._wait_for(entry, info)
+        shard = self._open.hold(info)
         if shard is not None:
-            self._opened(info)
+            return shard
+        entry = entry_id(self._endpoint_id, info) if info.size_bytes else None
+        file = None if entry is None else self._wait_for(entry)
+        if file is not None:
+            shard, first = self._open.add(info, file)
+            if first:
+                self._opened(info)
             return shard
         self._asked_manager = True
         return self._manager.open_shard(info)
 
-    def _wait_for(self, entry: EntryId, info: ObjectInfo) -> ShardBytes | None:
+    def _wait_for(self, entry: EntryId) -> CachedFile | None:
         """Return the entry once it is there; None: nobody is bringing it."""
         started = time.monotonic()
         pause, quiet_since, checked = _FIRST_PAUSE_SECONDS, started, started
@@ -82,7 +89,7 @@ class NearbyShards:
                 if file is not None:
                     self._statistics.loaded(now - started)
                     self._statistics.waited("read_ahead", now - started)
-                    return CachedShardBytes(info, file)
+                    return file
                 if now - checked > _CHECK_SECONDS:
                     checked = now
                     if not self._is_idle(entry):
@@ -100,6 +107,10 @@ class NearbyShards:
             return False
         self._cache.end_turn(turn)
         return True
+
+    def missing(self, infos: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+        """Return the objects that are not open here: the lease of others keeps them."""
+        return [info for info in infos if info not in self._open]
 
     def read_range(self, info: ObjectInfo, start: int, end: int) -> bytes:
         """Return some of an object's bytes."""
@@ -189,7 +200,13 @@ def nearby_plan(
     nearby = NearbyShards(manager, endpoint_id, cache, opened)
     source = copy(source)
     source._manager = nearby  # noqa: SLF001 - a copy made for this; everything else stays
-    return replace(plan, source=AnnouncedSource(source, announce)), nearby.get_stats
+
+    def tell(infos: Sequence[ObjectInfo]) -> None:
+        missing = nearby.missing(infos)
+        if missing:
+            announce(missing)
+
+    return replace(plan, source=AnnouncedSource(source, tell)), nearby.get_stats
 
 
 def _folder_of(manager: StreamingManager) -> Path | None:
