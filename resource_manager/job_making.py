@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 import brain.ml.models
-from brain.ml.training_job import TrainingJob, load_job
+from brain.ml.training_job import CheckpointTarget, TrainingJob, load_job
 from resource_manager.data_finding import FoundData, text_of
 from resource_manager.job_settings import changed_fields, job_fields, planned_settings
 from resource_manager.order_looking import with_shuffle
@@ -27,6 +27,7 @@ from resource_manager.plan import (
 from resource_manager.runs import check_run_name, list_runs, new_run_name
 from resource_manager.training_request import TrainingRequest
 from tools_utilities.errors import CacheError, UsageError
+from tools_utilities.object_store import StoreSpec
 from tools_utilities.run_words import said_run
 from tools_utilities.settings import Settings
 
@@ -65,8 +66,24 @@ def make_job(
         cache_dir=str(cache_dir) if streams and cache_dir is not None else None,
         init_from=None if request.init_from is None else init_folder(request.init_from, settings),
         detach=bool(settings.value("detach")),
+        checkpoints=checkpoint_target(settings, name),
         **fields,
     )
+
+
+def checkpoint_target(settings: Settings, name: str) -> CheckpointTarget | None:
+    """Return where a run's checkpoints go: below `checkpoint_dir`, else (None) into its folder."""
+    text = settings.value("checkpoint_dir")
+    if not text:
+        return None
+    scheme, found, rest = str(text).partition("://")
+    if not found or scheme == "file":
+        folder = Path(rest) if found else settings.path("checkpoint_dir")
+        return CheckpointTarget(store=StoreSpec(uri=f"file://{folder}"), prefix=f"{name}/")
+    bucket, _, prefix = rest.partition("/")
+    parts = [part for part in (prefix.strip("/"), name) if part]
+    store = settings.store_spec(f"{scheme}://{bucket}")
+    return CheckpointTarget(store=store, prefix="/".join(parts) + "/")
 
 
 def out_dir_of(settings: Settings) -> Path:

@@ -54,7 +54,7 @@ def planned_settings(settings: Settings) -> tuple[PlannedSetting, ...]:
 
 def changed_fields(job: TrainingJob, other: TrainingJob) -> tuple[str, ...]:
     """Return `name: before → now` for each field in which `job` differs from an earlier `other`."""
-    own = ("name", "run_dir", "resume", "from_step")
+    own = ("name", "run_dir", "resume", "from_step", "checkpoints")
     return tuple(
         f"{name}: {getattr(other, name)} → {getattr(job, name)}"
         for name in TrainingJob.__struct_fields__

@@ -107,6 +107,9 @@ def settings_of_job(job: TrainingJob) -> dict[str, Any]:
     kept["eval_every"] = _every(job.eval_every)
     for name in PARTITION_OPTIONS:
         kept[name] = job.partition_options.get(name, KEYS_BY_NAME[name].default)
+    if job.checkpoints is not None:
+        above = job.checkpoints.prefix.rstrip("/").rpartition("/")[0]  # without the run's name
+        kept["checkpoint_dir"] = f"{job.checkpoints.store.uri}/{above}".rstrip("/")
     if job.cache_dir is not None:
         kept["cache_dir"] = job.cache_dir
     return kept

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from brain.ml import run_files
+from brain.ml.checkpoint_files import list_checkpoints, step_of
 from brain.ml.process_group import host_name
 from brain.ml.training_job import TrainingJob, save_job
 from tools_utilities.errors import DataNotFoundError, UsageError
@@ -183,7 +184,7 @@ def read_run(run_dir: Path, *, clock: Callable[[], float] = time.time) -> RunInf
         tokens=int(progress.get("tokens") or 0),
         reason=_reason(status, end, error),
         exit_code=code if status != "running" else None,
-        checkpoint_step=_checkpoint_step(run_dir),
+        checkpoint_step=_checkpoint_step(run_dir, latest.get("checkpoint", {}).get("step")),
     )
 
 
@@ -290,10 +291,10 @@ def _reason(status: str, end: dict[str, Any], error: dict[str, Any]) -> str | No
     return end.get("reason") if status in {"finished", "interrupted"} else None
 
 
-def _checkpoint_step(run_dir: Path) -> int | None:
-    names = [path.name for path in (run_dir / run_files.CHECKPOINTS_FOLDER).glob("step-*")]
-    steps = [int(name.removeprefix("step-")) for name in names if name[5:].isdigit()]
-    return max(steps, default=None)
+def _checkpoint_step(run_dir: Path, told: int | None) -> int | None:
+    """Return the step of the newest checkpoint: of the run folder, else the one last told of."""
+    found = list_checkpoints(run_dir / run_files.CHECKPOINTS_FOLDER)
+    return step_of(found[0].name) if found else told
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

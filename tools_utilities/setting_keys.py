@@ -250,6 +250,7 @@ SETTING_KEYS: tuple[SettingKey, ...] = (
     _key("out_dir", "text", "Folder that runs are kept in.", default="runs"),
     _slot("checkpoint_every", "every", "How often to save: 500, 500steps, 10m, 5000samples."),
     _slot("eval_every", "every", "How often to evaluate."),
+    _key("checkpoint_dir", "text", "Folder or store URI that checkpoints go to; unset: the run's."),
     _slot("keep", "int", "Checkpoints kept.", default=3, minimum=1),
     _slot("resume", "choice", "Continue an earlier run of this name.", choices=("never", "auto")),
     # Where it runs (part 7 adds rented machines).

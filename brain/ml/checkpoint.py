@@ -1,31 +1,33 @@
 """What a checkpoint holds, and the way there and back: model, optimizer, progress, stream, randomness.
 
-Tensors are safetensors, all else JSON. Each rank writes its own random state; rank 0 writes the
-rest and publishes only when every rank is through. `checkpoint_files.py` has the folder.
+Tensors are safetensors, all else JSON. A snapshot is taken between two steps (copies in memory);
+writing it may then go on beside the training. It belongs to no world size: tensors are read as the
+reader cuts them, progress and stream are those of all ranks together, and only the random
+generators are each rank's own.
 """
 
-import base64
-import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from brain.ml import checkpoint_files
+from brain.ml.checkpoint_files import Complete, FileRecord
+from brain.ml.checkpoint_place import CheckpointPlace
 from brain.ml.model_shape import ModelShape
 from brain.ml.process_group import ProcessGroup
+from brain.ml.random_state import RandomState, restore_random_state, take_random_state
 from brain.ml.schedule import Progress, RunLength
+from brain.ml.tensor_index import INDEX_FILE, SavedTensor, TensorIndex
 from tools_utilities.errors import ChangedError, DataError
 from tools_utilities.prepared_types import prepared
 
-STATE_VERSION = 1
-MODEL_FILE = "model.safetensors"
-OPTIMIZER_FILE = "optimizer.safetensors"
+STATE_VERSION = 2
 STATE_FILE = "state.json"
+MODEL, OPTIMIZER = "model/", "optimizer/"
 
 
 @prepared
@@ -44,17 +46,6 @@ class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
     """The training stream's own state, for all ranks together."""
 
 
-@prepared
-class RandomState(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's random generators."""
-
-    python: list[Any]
-    numpy: dict[str, Any]
-    torch: str
-    """Base64 of the generator's bytes."""
-    cuda: str | None = None
-
-
 class Parts(msgspec.Struct, kw_only=True):
     """The live things that a checkpoint is a picture of."""
 
@@ -66,30 +57,96 @@ class Parts(msgspec.Struct, kw_only=True):
     device: Any
 
 
-def save_checkpoint(
-    folder: Path, state: TrainerState, parts: Parts, group: ProcessGroup, *, keep: int
-) -> Path:
-    """Write and publish a checkpoint; all ranks call it.
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's part of a checkpoint, apart from what goes on changing."""
 
-    An error on any rank ends the run with the folder hidden, the pointer as it was.
-    """
-    step = state.progress.step
-    hidden = checkpoint_files.hidden_folder(folder, step)
-    if group.is_main:
-        checkpoint_files.begin(folder, step)
-        _save_tensors(dict(parts.model.state_dict()), hidden / MODEL_FILE)
-        _save_tensors(_optimizer_tensors(parts), hidden / OPTIMIZER_FILE)
-        checkpoint_files.write_file(hidden / STATE_FILE, msgspec.json.encode(state))
-    group.barrier()
-    checkpoint_files.write_file(
-        hidden / _rank_file(group.rank), msgspec.json.encode(_random_state(parts.device))
+    step: int
+    tensors: dict[str, Tensor]
+    state: bytes
+    random: bytes
+
+
+def take_snapshot(state: TrainerState, parts: Parts) -> Snapshot:
+    """Copy everything to memory; takes as long as copying the weights and moments does."""
+    tensors = {MODEL + name: tensor for name, tensor in parts.model.state_dict().items()}
+    tensors |= {OPTIMIZER + name: tensor for name, tensor in _optimizer_tensors(parts).items()}
+    return Snapshot(
+        step=state.progress.step,
+        tensors={name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()},
+        state=msgspec.json.encode(state),
+        random=msgspec.json.encode(take_random_state(parts.device)),
     )
-    group.barrier()
-    if group.is_main:
-        checkpoint_files.publish(folder, step)
-        checkpoint_files.keep_newest(folder, keep)
-    group.barrier()
-    return folder / checkpoint_files.checkpoint_name(step)
+
+
+def write_snapshot(
+    snapshot: Snapshot, place: CheckpointPlace, group: ProcessGroup, *, keep: int
+) -> str:
+    """Write and publish a checkpoint; all ranks call it, each with its part. Returns where it is.
+
+    Raises:
+        StoreError: this rank could not write its part; the pointer is as it was.
+        RuntimeError: another rank could not, or is gone.
+    """
+    # DCP costs a second of import: nobody pays it before the first save.
+    from brain.ml.sharded_tensors import ShardWriter, write_alone
+
+    step, where = snapshot.step, [""]
+    hidden = place.hidden(step)
+
+    def after_files(token: str, paths: list[Path]) -> dict[str, FileRecord]:
+        own = hidden / _rank_file(group.rank)
+        checkpoint_files.write_file(own, snapshot.random)
+        written = [*paths, own]
+        records = {path.name: checkpoint_files.record_of(path) for path in written}
+        place.add(step, token, written)
+        return records
+
+    def end(token: str, index: TensorIndex, ranks: list[dict[str, Any]]) -> None:
+        contents = {STATE_FILE: snapshot.state, INDEX_FILE: msgspec.json.encode(index)}
+        for name, content in contents.items():
+            checkpoint_files.write_file(hidden / name, content)
+        records = {name: checkpoint_files.record_of(hidden / name) for name in contents}
+        place.add(step, token, [hidden / name for name in contents])
+        for of_rank in ranks:
+            records |= of_rank
+        where[0] = place.publish(Complete(step=step, files=records, token=token))
+        place.keep_newest(keep)
+
+    writer = ShardWriter(
+        hidden, group.rank, group.world_size,
+        begin=lambda: place.begin(step), after_files=after_files, end=end,
+    )  # fmt: skip
+    try:
+        if group.world_size == 1:
+            write_alone(snapshot.tensors, writer)
+        else:
+            _write_together(snapshot, writer, group)
+    except BaseException:
+        shutil.rmtree(hidden, ignore_errors=True)  # a full disk needs the room
+        raise
+    return where[0]
+
+
+def _write_together(snapshot: Snapshot, writer: Any, group: ProcessGroup) -> None:
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    try:
+        save(dict(snapshot.tensors), storage_writer=writer, process_group=group.saving)
+    except CheckpointException as error:
+        # Every rank gets every rank's error; each tells of its own.
+        own = error.failures.get(group.rank)
+        if own is not None:
+            raise own[0] from None
+        ranks = ", ".join(str(rank) for rank in error.failures)
+        raise RuntimeError(f"checkpoint of step {snapshot.step}: failed on rank {ranks}") from None
+
+
+def save_checkpoint(
+    place: CheckpointPlace, state: TrainerState, parts: Parts, group: ProcessGroup, *, keep: int
+) -> str:
+    """Take a snapshot and write it, all at once; all ranks call it."""
+    return write_snapshot(take_snapshot(state, parts), place, group, keep=keep)
 
 
 def read_state(path: Path) -> TrainerState:
@@ -111,43 +168,48 @@ def read_state(path: Path) -> TrainerState:
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
-    """Give a model the weights of a checkpoint.
+    """Give a model the weights of a checkpoint, each rank those it holds.
 
     Raises:
         ChangedError: names or shapes differ.
     """
-    tensors = load_file(path / MODEL_FILE)
-    try:
-        model.load_state_dict(tensors)
-    except RuntimeError as error:
+    from brain.ml.sharded_tensors import ShardReader, read_into
+
+    reader = ShardReader(path)
+    targets = {MODEL + name: tensor for name, tensor in model.state_dict().items()}
+    saved = {name: one for name, one in reader.index.tensors.items() if name.startswith(MODEL)}
+    wrong = [name for name in (*targets, *saved) if _shapes_differ(name, targets, saved)]
+    if wrong:
+        has, needs = _shape_text(saved.get(wrong[0])), _shape_text(targets.get(wrong[0]))
         raise ChangedError(
-            f"checkpoint {path.name} does not fit this model: {str(error).splitlines()[-1].strip()}",
+            f"checkpoint {path.name} does not fit this model: "
+            f"{wrong[0].removeprefix(MODEL)} is {has}, the model's is {needs}",
             hint="Use the same model and layers as the run that wrote it.",
-        ) from error
+        )
+    with torch.no_grad():
+        read_into(reader, targets)
 
 
 def load_checkpoint(path: Path, state: TrainerState, parts: Parts, group: ProcessGroup) -> None:
     """Bring model, optimizer and this rank's random state back to where they were."""
     load_weights(path, parts.model)
-    _load_optimizer(load_file(path / OPTIMIZER_FILE), parts)
+    _load_optimizer(path, parts)
     if state.scaler:
         parts.scaler.load_state_dict(state.scaler)
     random_file = path / _rank_file(group.rank)
     if random_file.exists():  # a rank that an earlier, smaller world did not have keeps its seed
         content = msgspec.json.decode(random_file.read_bytes(), type=RandomState)
-        _restore_random(content, parts.device)
+        restore_random_state(content, parts.device)
 
 
-def seed_everything(seed: int, rank: int) -> None:
-    """Start every random generator of this process from the run's seed and the rank."""
-    random.seed(seed * 1_000_003 + rank)
-    np.random.seed((seed * 1_000_003 + rank) % (1 << 32))  # noqa: NPY002 - user models may draw from it
-    torch.manual_seed(seed * 1_000_003 + rank)
+def _shapes_differ(name: str, targets: dict[str, Tensor], saved: dict[str, SavedTensor]) -> bool:
+    return (
+        name not in targets or name not in saved or tuple(targets[name].shape) != saved[name].shape
+    )
 
 
-def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
-    checkpoint_files.sync_file(path)
+def _shape_text(tensor: Tensor | SavedTensor | None) -> str:
+    return "missing" if tensor is None else "x".join(str(size) for size in tensor.shape) or "one"
 
 
 def _optimizer_tensors(parts: Parts) -> dict[str, Tensor]:
@@ -160,14 +222,29 @@ def _optimizer_tensors(parts: Parts) -> dict[str, Tensor]:
     }
 
 
-def _load_optimizer(tensors: dict[str, Tensor], parts: Parts) -> None:
+def _load_optimizer(path: Path, parts: Parts) -> None:
+    from brain.ml.sharded_tensors import ShardReader, dtype_of, read_into
+
+    reader = ShardReader(path)
     numbers = {name: number for number, name in enumerate(parts.names)}
+    weights = dict(parts.model.named_parameters())
     slots: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
-        name, _, slot = key.rpartition("|")
+    targets: dict[str, Tensor] = {}
+    for key, saved in reader.index.tensors.items():
+        if not key.startswith(OPTIMIZER):
+            continue
+        name, _, slot = key.removeprefix(OPTIMIZER).rpartition("|")
         if name not in numbers:
             raise ChangedError(f"the optimizer's state is of another model: {name}")
-        slots.setdefault(numbers[name], {})[slot] = tensor
+        like, dtype = weights[name], dtype_of(saved.dtype)
+        same = tuple(like.shape) == saved.shape
+        # Cut as its weight is, where the weight is cut over ranks.
+        made = (
+            torch.empty_like(like, dtype=dtype) if same else torch.empty(saved.shape, dtype=dtype)
+        )
+        targets[key] = slots.setdefault(numbers[name], {})[slot] = made.detach()
+    with torch.no_grad():
+        read_into(reader, targets)
     # Rates and decay come from the job: they may be changed for a resume.
     groups = parts.optimizer.state_dict()["param_groups"]
     parts.optimizer.load_state_dict({"state": slots, "param_groups": groups})
@@ -175,35 +252,3 @@ def _load_optimizer(tensors: dict[str, Tensor], parts: Parts) -> None:
 
 def _rank_file(rank: int) -> str:
     return f"rank-{rank:05d}.json"
-
-
-def _random_state(device: Any) -> RandomState:
-    version, words, position = random.getstate()[0], random.getstate()[1], random.getstate()[2]
-    legacy: Any = np.random.get_state(legacy=False)  # noqa: NPY002 - the global one is what may be in use
-    legacy["state"]["key"] = [int(word) for word in legacy["state"]["key"]]
-    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-    return RandomState(
-        python=[version, list(words), position],
-        numpy=legacy,
-        torch=_packed(torch.get_rng_state()),
-        cuda=None if cuda is None else _packed(cuda),
-    )
-
-
-def _restore_random(state: RandomState, device: Any) -> None:
-    version, words, position = state.python
-    random.setstate((version, tuple(words), position))
-    legacy = {**state.numpy, "state": dict(state.numpy["state"])}
-    legacy["state"]["key"] = np.array(legacy["state"]["key"], np.uint32)
-    np.random.set_state(legacy)  # noqa: NPY002 - see above
-    torch.set_rng_state(_unpacked(state.torch))
-    if state.cuda is not None and device.type == "cuda":
-        torch.cuda.set_rng_state(_unpacked(state.cuda), device)
-
-
-def _packed(state: Tensor) -> str:
-    return base64.b64encode(state.numpy().tobytes()).decode()
-
-
-def _unpacked(text: str) -> Tensor:
-    return torch.from_numpy(np.frombuffer(base64.b64decode(text), np.uint8).copy())

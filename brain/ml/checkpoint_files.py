@@ -1,12 +1,16 @@
 """A checkpoint on disk: a folder that is there whole or not at all.
 
     checkpoints/step-00000123/
-        model.safetensors  optimizer.safetensors  state.json  rank-00000.json …
+        model.safetensors  optimizer.safetensors   of several ranks: model-00001-of-00004.safetensors …
+        tensors.json       which file holds which piece of which tensor
+        state.json         progress, schedule and stream, for all ranks
+        rank-00000.json …  each rank's random generators
         complete.json      every file's size and SHA-256, written last
     checkpoints/latest     the name of the newest, written after it
 
 Written to a hidden folder, synced, renamed. Only safetensors and JSON: nothing is ever unpickled,
-and a folder that holds anything else is refused.
+and a folder that holds anything else is refused. The newest is the one that `latest` names; those
+of later steps are of a past that was left by going back.
 """
 
 import hashlib
@@ -18,13 +22,14 @@ from pathlib import Path
 
 import msgspec
 
-from tools_utilities.errors import DataError, DataNotFoundError
+from tools_utilities.errors import DataError
 from tools_utilities.prepared_types import prepared
 
 COMPLETE_FILE = "complete.json"
 LATEST_FILE = "latest"
 ALLOWED_SUFFIXES = (".safetensors", ".json")
 _NAME = re.compile(r"step-(\d{8,})")
+_REPLACED = ".replaced"
 
 
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +46,8 @@ class Complete(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
     step: int
     files: dict[str, FileRecord]
+    token: str = ""
+    """In a store: what stands before the names of its objects."""
 
 
 class RejectedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +72,42 @@ def list_checkpoints(folder: Path) -> list[Path]:
     """Return the published checkpoints, newest first; their content is not looked at."""
     if not folder.is_dir():
         return []
-    found = [path for path in folder.iterdir() if path.is_dir() and step_of(path.name) is not None]
-    return sorted(found, key=lambda path: step_of(path.name) or 0, reverse=True)
+    names = [path.name for path in folder.iterdir() if path.is_dir()]
+    found = [name for name in names if step_of(name) is not None]
+    return [folder / name for name in newest_first(found, pointed_to(folder))]
+
+
+def recover(folder: Path) -> None:
+    """Undo a save of a step saved before that was cut off between its two renames."""
+    for left in folder.glob(f".step-*{_REPLACED}"):
+        final = folder / left.name[1:].removesuffix(_REPLACED)
+        if not final.exists():
+            left.rename(final)
+
+
+def newest_first(names: list[str], pointed: str | None) -> list[str]:
+    """Return names of checkpoints: the one pointed to, those of earlier steps, then all later ones."""
+    limit = None if pointed is None else step_of(pointed)
+
+    def place(name: str) -> tuple[bool, int]:
+        step = step_of(name) or 0
+        return (limit is None or step <= limit, step)
+
+    return sorted(names, key=place, reverse=True)
+
+
+def pointed_to(folder: Path) -> str | None:
+    """Return the name in `latest`, if that checkpoint is there."""
+    try:
+        name = (folder / LATEST_FILE).read_text().strip()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+    return name if step_of(name) is not None and (folder / name).is_dir() else None
+
+
+def point_to(folder: Path, name: str) -> None:
+    """Make a checkpoint the newest."""
+    write_file(folder / LATEST_FILE, f"{name}\n".encode())
 
 
 def begin(folder: Path, step: int) -> Path:
@@ -82,31 +123,50 @@ def hidden_folder(folder: Path, step: int) -> Path:
     return folder / f".{checkpoint_name(step)}.partial"
 
 
-def publish(folder: Path, step: int) -> Path:
+def publish(folder: Path, complete: Complete) -> Path:
     """Make a written checkpoint the newest; afterwards it is on the disk, whatever happens."""
+    step = complete.step
     hidden, final = hidden_folder(folder, step), folder / checkpoint_name(step)
-    paths = sorted(path for path in hidden.iterdir() if path.name != COMPLETE_FILE)
-    records = {path.name: _record(path) for path in paths}
-    complete = Complete(step=step, files=records)
     write_file(hidden / COMPLETE_FILE, msgspec.json.encode(complete))
     _sync(hidden)
+    replaced = final.with_name(f".{final.name}{_REPLACED}")
     if final.exists():
-        # The same step again, after resuming from an earlier one: the new one has the same content.
-        shutil.rmtree(final)
+        # The same step again: it stays readable until the new one has its name.
+        shutil.rmtree(replaced, ignore_errors=True)
+        final.rename(replaced)
     hidden.rename(final)
     _sync(folder)
+    shutil.rmtree(replaced, ignore_errors=True)
     # The pointer last: it names complete checkpoints only.
-    write_file(folder / LATEST_FILE, f"{final.name}\n".encode())
+    point_to(folder, final.name)
     return final
 
 
 def keep_newest(folder: Path, count: int) -> None:
     """Remove all but the newest `count` checkpoints, and what interrupted writes left."""
     for path in list_checkpoints(folder)[count:]:
-        doomed = path.with_name(f".{path.name}.removed")
-        path.rename(doomed)
-    for left in (*folder.glob(".step-*.removed"), *folder.glob(".step-*.partial")):
-        shutil.rmtree(left, ignore_errors=True)
+        path.rename(path.with_name(f".{path.name}.removed"))
+    for ending in ("removed", "partial", "replaced"):
+        for left in folder.glob(f".step-*.{ending}"):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def read_complete(path: Path) -> Complete:
+    """Return what a checkpoint says it holds.
+
+    Raises:
+        DataError: it says nothing, or what no checkpoint says.
+    """
+    try:
+        complete = msgspec.json.decode((path / COMPLETE_FILE).read_bytes(), type=Complete)
+    except FileNotFoundError as error:
+        raise DataError(f"{COMPLETE_FILE} is missing: it was not written to its end") from error
+    except msgspec.DecodeError as error:
+        raise DataError(f"{COMPLETE_FILE} cannot be read: {error}") from error
+    for name in complete.files:
+        if "/" in name or not name.endswith(ALLOWED_SUFFIXES):
+            raise DataError(f"{name} is no part of a checkpoint (safetensors and JSON only)")
+    return complete
 
 
 def check(path: Path) -> Complete:
@@ -115,58 +175,16 @@ def check(path: Path) -> Complete:
     Raises:
         DataError: it is incomplete, damaged, or holds what no checkpoint holds.
     """
-    try:
-        complete = msgspec.json.decode((path / COMPLETE_FILE).read_bytes(), type=Complete)
-    except FileNotFoundError as error:
-        raise DataError(f"{COMPLETE_FILE} is missing: it was not written to its end") from error
-    except msgspec.DecodeError as error:
-        raise DataError(f"{COMPLETE_FILE} cannot be read: {error}") from error
+    complete = read_complete(path)
     present = {entry.name for entry in path.iterdir()} - {COMPLETE_FILE}
     for name in sorted(present | complete.files.keys()):
-        if name not in complete.files or not name.endswith(ALLOWED_SUFFIXES):
+        if name not in complete.files:
             raise DataError(f"{name} is no part of a checkpoint (safetensors and JSON only)")
         if name not in present:
             raise DataError(f"{name} is missing")
-        if _record(path / name) != complete.files[name]:
+        if record_of(path / name) != complete.files[name]:
             raise DataError(f"{name} differs from its checksum")
     return complete
-
-
-def choose_checkpoint(
-    folder: Path, *, from_step: int | None = None
-) -> tuple[Path | None, list[RejectedCheckpoint]]:
-    """Return the newest whole checkpoint (or that of a step), and the newer ones that are not whole.
-
-    Raises:
-        DataNotFoundError: `from_step` has no checkpoint; the message lists the steps there are.
-        DataError: that one is damaged.
-    """
-    found = list_checkpoints(folder)
-    if from_step is not None:
-        return _that_of(found, from_step), []
-    rejected = []
-    for path in found:
-        try:
-            check(path)
-        except DataError as error:
-            rejected.append(RejectedCheckpoint(name=path.name, reason=str(error)))
-        else:
-            return path, rejected
-    return None, rejected
-
-
-def _that_of(found: list[Path], step: int) -> Path:
-    for path in found:
-        if step_of(path.name) == step:
-            try:
-                check(path)
-            except DataError as error:
-                raise DataError(
-                    f"checkpoint {path.name}: {error}", hint="Choose another step."
-                ) from error
-            return path
-    steps = ", ".join(str(step_of(path.name)) for path in found) or "none"
-    raise DataNotFoundError(f"no checkpoint of step {step}", hint=f"There are: {steps}.")
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -185,7 +203,8 @@ def sync_file(path: Path) -> None:
     _sync(path)
 
 
-def _record(path: Path) -> FileRecord:
+def record_of(path: Path) -> FileRecord:
+    """Return a file's size and checksum, read from the disk."""
     digest, size = hashlib.sha256(), 0
     for piece in _pieces(path):
         digest.update(piece)

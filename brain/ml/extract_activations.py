@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from brain.ml.checkpoint import load_weights, read_state
-from brain.ml.checkpoint_files import check, choose_checkpoint
+from brain.ml.checkpoint_files import check
+from brain.ml.checkpoint_place import choose_checkpoint, place_of_run
 from brain.ml.model import build_model
 from brain.ml.model_shape import ModelShape
 from brain.ml.run_files import CHECKPOINTS_FOLDER, JOB_FILE
@@ -66,7 +67,9 @@ def load_model(path: Path | None, *, layers: int = 2, seed: int = 42, seq_len: i
         return Loaded(build_model("quark", shape, seed).eval(), shape, tokenizer)
     found: Path | None = path
     if (path / CHECKPOINTS_FOLDER).is_dir():
-        found, _ = choose_checkpoint(path / CHECKPOINTS_FOLDER)
+        place = place_of_run(path)
+        name, _ = choose_checkpoint(place)
+        found = None if name is None else place.path_of(name)
     if found is None or not found.is_dir():
         raise DataNotFoundError(
             f"--model_path {path}: no whole checkpoint there",

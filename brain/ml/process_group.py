@@ -43,6 +43,8 @@ class ProcessGroup:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.saving: Any = None
+        """A group of the same ranks for exchanges beside the training; None when alone."""
         self._joined = False
 
     @property
@@ -67,6 +69,7 @@ class ProcessGroup:
         import torch.distributed as dist
 
         dist.init_process_group("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo")
+        self.saving = dist.new_group(backend="gloo")
         self._joined = True
 
     def total(self, values: Sequence[float]) -> list[float]:

@@ -100,7 +100,11 @@ def _fail(session: Session, error: Exception) -> int:
     if session.group.world_size > 1 and not isinstance(error, QuarkError):
         # A collective broke because another rank went: that rank, or the watchdog, tells why.
         session.watchdog.wait_for_cause()
-    told = session.failure.tell(session.metrics, error, exit_code=code)
+    try:
+        told = session.failure.tell(session.metrics, error, exit_code=code)
+    except OSError:  # a full disk takes no event either
+        logger.exception("the run's metrics cannot be written")
+        told = True
     if told:
         _log(error)
         if not isinstance(error, QuarkError):

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from brain.ml.checkpoint import Parts, TrainerState, save_checkpoint
+from brain.ml.checkpoint import Parts, TrainerState
+from brain.ml.checkpoint_place import CheckpointPlace
+from brain.ml.checkpoint_saver import CheckpointSaver
 from brain.ml.compute import loss_sum
 from brain.ml.evaluation import Evaluator
 from brain.ml.model_shape import ModelShape
 from brain.ml.optimizer import set_learning_rate
-from brain.ml.run_files import CHECKPOINTS_FOLDER
 from brain.ml.schedule import (
     Progress,
     RunLength,
@@ -65,6 +66,7 @@ class Trainer:
         stream: TrainingStream,
         evaluator: Evaluator | None,
         start: TrainerStart,
+        place: CheckpointPlace,
     ) -> None:
         """Take what `training_run.py` has built."""
         self.session, self.job, self.group = session, session.job, session.group
@@ -76,7 +78,7 @@ class Trainer:
             self.model = torch.compile(self.model)
         self.report = StepReport(self.job, self.progress, self.length)
         self._started = time.monotonic() - self.progress.seconds
-        self._saved = 0
+        self._saver = CheckpointSaver(place, self.group, keep=self.job.keep, tell=session.tell)
         self._stats: dict[str, float] = {}
         """Of the data, `SUMMED` over all ranks; as of the last step."""
         self._position = stream.state_dict()
@@ -116,6 +118,7 @@ class Trainer:
                     seconds=step_seconds, waited=waited, stats=self._stats,
                 )  # fmt: skip
                 self.session.tell("step", **event)
+            self._saver.look()
             self._evaluate_and_save_when_due(samples_before)
             reason = stop_rule(self.job, self.progress, self.length)
             if reason is not None:
@@ -224,11 +227,10 @@ class Trainer:
         )
 
     def _save(self, *, again: bool = False) -> None:
-        """Save a checkpoint, unless that was done at this very step (`again`: even then)."""
+        """Begin to save a checkpoint, unless that was done at this very step (`again`: even then)."""
         progress = self.progress
         if progress.last_checkpoint_step == progress.step and not again:
             return
-        started = time.monotonic()
         progress.last_checkpoint_step = progress.step
         progress.last_checkpoint_seconds = progress.seconds
         state = TrainerState(
@@ -240,12 +242,7 @@ class Trainer:
             scaler=self.parts.scaler.state_dict(),
             stream=self._position,
         )
-        folder = self.session.run_dir / CHECKPOINTS_FOLDER
-        path = save_checkpoint(folder, state, self.parts, self.group, keep=self.job.keep)
-        self.session.tell(
-            "checkpoint", step=progress.step, path=str(path), seconds=time.monotonic() - started
-        )
-        self._saved += 1
+        self._saver.save(state, self.parts)
 
     def _finish(self, reason: str) -> int:
         """Evaluate (unless somebody waits for the end), save, and say how it ended."""
@@ -256,6 +253,7 @@ class Trainer:
             self._evaluate()
         if self.progress.step:
             self._save()
+        self._saver.wait()
         progress = self.progress
         self.session.watchdog.watch_peers(())  # from here on ranks end, one before the other
         stats = self.stream.get_stats()
@@ -275,6 +273,6 @@ class Trainer:
             tokens=progress.tokens,
             share=share_done(self.job, progress, self.length),
             # The stream counts every position taken of it; only these were saved.
-            stats={**stats, "num_checkpoints": self._saved},
+            stats={**stats, "num_checkpoints": self._saver.saved},
         )
         return code

@@ -24,6 +24,15 @@ class DataSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     format: str | None = None
 
 
+class CheckpointTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where checkpoints go when not into the run folder."""
+
+    store: StoreSpec
+    """`file:///folder` for a local one."""
+    prefix: str
+    """The run's own, relative to the store; ends in `/`."""
+
+
 class Every(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How often something happens: exactly one of the three is set."""
 
@@ -113,6 +122,8 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     eval_every: Every | None = None
     """None: at the end of every epoch and of the run."""
     keep: int = 3
+    checkpoints: CheckpointTarget | None = None
+    """None: `checkpoints/` of the run folder."""
     resume: str | None = None
     """`latest`: the newest complete checkpoint in run_dir; `auto`: that if there is one; None: start."""
     from_step: int | None = None

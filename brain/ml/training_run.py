@@ -15,15 +15,21 @@ from brain.ml.checkpoint import (
     load_checkpoint,
     load_weights,
     read_state,
-    seed_everything,
+)
+from brain.ml.checkpoint_place import (
+    CheckpointPlace,
+    choose_checkpoint,
+    place_of,
+    place_of_run,
 )
 from brain.ml.compute import choose_device, choose_precision, make_exact, make_scaler
 from brain.ml.evaluation import Evaluator
 from brain.ml.model import build_model
 from brain.ml.model_shape import ModelShape
 from brain.ml.optimizer import build_optimizer
-from brain.ml.process_group import host_name
-from brain.ml.run_files import CHECKPOINTS_FOLDER, RunProcess, write_process
+from brain.ml.process_group import ProcessGroup, host_name
+from brain.ml.random_state import seed_everything
+from brain.ml.run_files import RunProcess, write_process
 from brain.ml.schedule import Progress, RunLength, stop_rule, total_steps
 from brain.ml.session import Session
 from brain.ml.token_source import TokenSource
@@ -33,6 +39,7 @@ from brain.ml.training_job import TrainingJob
 from brain.ml.training_stream import TrainingStream
 from tools_utilities.errors import ChangedError, DataError, DataNotFoundError, UsageError
 from tools_utilities.process_identity import ProcessIdentity, identify
+from tools_utilities.run_words import said_run
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +64,8 @@ def prepare(session: Session) -> Trainer:
     meet(session, device)
     make_exact(precision, device)
     seed_everything(job.seed, group.rank)
-    found, rejected = _find_checkpoint(job)
+    place = place_of(job)
+    found, rejected = find_checkpoint(job, place, group)
 
     tokenizer = load_tokenizer(job.tokenizer)
     train = [TokenSource(job, data, tokenizer, training=True) for data in job.train]
@@ -87,7 +95,7 @@ def prepare(session: Session) -> Trainer:
     for one in rejected:
         used = f"using {found.name}" if found else "starting anew"
         session.tell("warning", message=f"checkpoint {one.name} rejected: {one.reason}; {used}")
-    return Trainer(session, parts, stream, evaluator, start)
+    return Trainer(session, parts, stream, evaluator, start, place)
 
 
 def check_job(job: TrainingJob, world_size: int) -> int:
@@ -159,18 +167,41 @@ def meet(session: Session, device: torch.device) -> None:
         session.watchdog.watch_peers(ranks)
 
 
-def _find_checkpoint(
-    job: TrainingJob,
+def find_checkpoint(
+    job: TrainingJob, place: CheckpointPlace, group: ProcessGroup
 ) -> tuple[Path | None, Sequence[checkpoint_files.RejectedCheckpoint]]:
-    folder = Path(job.run_dir) / CHECKPOINTS_FOLDER
+    """Return the checkpoint to go on from, as a folder of this machine, and those that are damaged.
+
+    Rank 0 chooses for all; the first rank of each other machine brings what it chose.
+
+    Raises:
+        QuarkError: there is none where one is asked for, or one where the run is to be new.
+    """
+    name, rejected = _choose(job, place) if group.is_main else (None, ())
+    step = -1 if name is None else checkpoint_files.step_of(name) or 0
+    step = group.gather_numbers(step)[0]
+    if step < 0:
+        return None, rejected
+    name = checkpoint_files.checkpoint_name(step)
+    if group.world.local_rank == 0 and not group.is_main:
+        place.bring(name)
+    group.barrier()
+    return place.path_of(name), rejected
+
+
+def _choose(
+    job: TrainingJob, place: CheckpointPlace
+) -> tuple[str | None, Sequence[checkpoint_files.RejectedCheckpoint]]:
     if job.resume is None and job.from_step is None:
-        if checkpoint_files.list_checkpoints(folder):
+        if place.names():
             raise UsageError(
                 f"run {job.name} has checkpoints already",
-                hint=f"Continue it with `quark resume {job.name}`, or choose another name.",
+                hint=f"Continue it with `quark resume {said_run(job.name)}`, or choose another name.",
             )
         return None, ()
-    found, rejected = checkpoint_files.choose_checkpoint(folder, from_step=job.from_step)
+    found, rejected = choose_checkpoint(place, from_step=job.from_step)
+    if found is not None and job.from_step is not None:
+        place.point_to(found)  # those of later steps are of a past that is left here
     if found is None and (job.resume == "latest" or rejected):
         reasons = "; ".join(f"{one.name}: {one.reason}" for one in rejected)
         if rejected:
@@ -215,13 +246,14 @@ def load_initial_weights(job: TrainingJob, model: torch.nn.Module) -> None:
     if job.init_from is None:
         return
     path = Path(job.init_from)
-    if (path / CHECKPOINTS_FOLDER).is_dir():
-        found, _ = checkpoint_files.choose_checkpoint(path / CHECKPOINTS_FOLDER)
+    if (path / checkpoint_files.COMPLETE_FILE).is_file():
+        checkpoint_files.check(path)
+    else:
+        place = place_of_run(path)
+        found, _ = choose_checkpoint(place)
         if found is None:
             raise DataNotFoundError(f"init_from={path}: that run has no whole checkpoint")
-        path = found
-    else:
-        checkpoint_files.check(path)
+        path = place.path_of(found)
     load_weights(path, model)
 
 

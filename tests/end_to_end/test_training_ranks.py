@@ -140,8 +140,8 @@ def test_failed_checkpoint_part_leaves_the_pointer_alone(
     )
     pids = training_forks.start_ranks(job, 3, port)
     wait_for(lambda: events(run_dir, "start")[1:])
-    # Its part is 20 kB, all else that it writes until then is less than 15.
-    resource.prlimit(pids[2], resource.RLIMIT_FSIZE, (15_000, resource.RLIM_INFINITY))
+    # Its part is over 100 kB, all else that is written until then is less than 60.
+    resource.prlimit(pids[2], resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))
     wait_for(lambda: events(run_dir, "error"))
     error = _fails_alike(run_dir, training_forks, pids, time.monotonic(), earlier_ends=1)
     assert error["rank"] == 2

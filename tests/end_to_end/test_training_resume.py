@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from brain.ml.checkpoint_files import check, publish
-from brain.ml.training_job import Every, TrainingJob
+from brain.ml.checkpoint_files import Complete, check, publish, record_of
+from brain.ml.training_job import CheckpointTarget, Every, TrainingJob
 from tests.training import (
     ForkServer,
     events,
@@ -153,6 +153,22 @@ def test_new_run_never_writes_over_an_earlier_one(tmp_path: Path, store: StoreSp
     assert train_here(_job(run_dir, store)) == 2
 
 
+def test_checkpoints_straight_to_a_store_resume_as_exactly(
+    tmp_path: Path, store: StoreSpec, whole: Path
+):
+    """The run's folder is lost in between; the store has all that is needed."""
+    spec = StoreSpec(uri=f"memory://{tmp_path.name}")
+    target = CheckpointTarget(store=spec, prefix="runs/fox-1/")
+    every = Every(steps=10)
+    first = _job(tmp_path / "first", store, checkpoints=target, checkpoint_every=every, keep=9)
+    assert train_here(first) == 0
+    assert not (tmp_path / "first/checkpoints").exists()
+    again = _job(tmp_path / "second", store, checkpoints=target, keep=2, from_step=20)
+    assert train_here(again) == 0
+    assert losses(tmp_path / "second") == losses(whole)[20:]
+    assert events(tmp_path / "second", "checkpoint")[-1]["path"].startswith(spec.uri)
+
+
 def test_resume_without_a_checkpoint(tmp_path: Path, store: StoreSpec):
     assert train_here(_job(tmp_path / "run", store, max_steps=2, resume="latest")) == 3
     assert train_here(_job(tmp_path / "run", store, max_steps=2, resume="auto")) == 0
@@ -190,4 +206,5 @@ def _put_back_before_the_end(checkpoint: Path) -> None:
     checkpoint.rename(hidden)
     (hidden / "complete.json").unlink()
     (hidden / "state.json").write_bytes(msgspec.json.encode(state))
-    check(publish(checkpoint.parent, step))
+    records = {path.name: record_of(path) for path in hidden.iterdir()}
+    check(publish(checkpoint.parent, Complete(step=step, files=records)))

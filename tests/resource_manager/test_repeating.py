@@ -168,3 +168,24 @@ def test_repeating_a_failed_run(project):
     assert manager.train(Said(data=ONE, seed=3)) == 3
     assert manager.again(Said()) == 3
     assert target.jobs[-1].seed == 3
+
+
+@pytest.mark.parametrize(
+    ("said", "uri", "prefix"),
+    [
+        ("s3://bucket/saved/here/", "s3://bucket", "saved/here/fox-1/"),
+        ("s3://bucket", "s3://bucket", "fox-1/"),
+        ("file:///big/disk", "file:///big/disk", "fox-1/"),
+    ],
+)
+def test_checkpoint_dir_is_the_runs_own_place_there_and_comes_back(
+    project, said: str, uri: str, prefix: str
+):
+    manager, target, _, _ = make_manager(project)
+    given = Said(data=ONE, name="fox-1", overrides={"checkpoint_dir": said})
+    assert manager.train(given) == 0
+    target_of = target.jobs[0].checkpoints
+    assert (target_of.store.uri, target_of.prefix) == (uri, prefix)
+    assert settings_of_job(target.jobs[0])["checkpoint_dir"] == said.rstrip("/")
+    assert manager.again(Said(name="fox-2")) == 0
+    assert target.jobs[1].checkpoints.prefix == prefix.replace("fox-1", "fox-2")
