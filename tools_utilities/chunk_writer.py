@@ -252,21 +252,70 @@ class FormatChunkWriter:
                     self._ended = self._next() is None
 
     def _write(self) -> int:
-        file: BinaryIO = self._file  # type: ignore[assignment] # writes only
-        if self._format.name == "jsonl":
-            stream = compressed_writer(file, self._compression, memory_bytes=self._memory_bytes)
-            count = write_lines(self._each_batch(), stream)
-            stream.close()
-            return count
-        samples = (sample for batch in self._each_batch() for sample in batch)
-        if self._compression is None:
-            return self._format_write(samples, file)
-        stream = compressed_writer(file, self._compression, memory_bytes=self._memory_bytes)
-        count = self._format_write(samples, stream)  # type: ignore[arg-type] # writes only
+        return write_batches(
+            self._each_batch(),
+            self._file,  # type: ignore[arg-type] # writes only
+            self._format,
+            self._compression,
+            memory_bytes=self._memory_bytes,
+        )
+
+
+def write_chunk(
+    batches: Iterable[Sequence[Any]],
+    path: Path,
+    shard_format: ShardFormat,
+    compression: str | None,
+    *,
+    memory_bytes: int,
+) -> WrittenChunk:
+    """Write a chunk on this thread and sync it; a failed one leaves no file."""
+    file = _CheckedFile(path)
+    try:
+        count = write_batches(batches, file, shard_format, compression, memory_bytes=memory_bytes)  # type: ignore[arg-type] # writes only
+        return file.settle(count)
+    except BaseException:
+        file.remove()
+        raise
+
+
+def write_batches(
+    batches: Iterable[Sequence[Any]],
+    file: BinaryIO,
+    shard_format: ShardFormat,
+    compression: str | None,
+    *,
+    memory_bytes: int,
+) -> int:
+    """Write batches of JSON lines or samples in a format, compressed; returns how many records."""
+    if shard_format.name == "jsonl":
+        stream = compressed_writer(file, compression, memory_bytes=memory_bytes)
+        count = write_lines(batches, stream)
         stream.close()
         return count
+    samples = _samples(batches)
+    if compression is None:
+        return _format_write(samples, file, shard_format, memory_bytes)
+    stream = compressed_writer(file, compression, memory_bytes=memory_bytes)
+    count = _format_write(samples, stream, shard_format, memory_bytes)  # type: ignore[arg-type] # writes only
+    stream.close()
+    return count
 
-    def _format_write(self, samples: Iterator[Sample], file: BinaryIO) -> int:
-        if isinstance(self._format, BoundedWriter):
-            return self._format.write_within(samples, file, self._memory_bytes)
-        return self._format.write(samples, file)
+
+def _samples(batches: Iterable[Sequence[Any]]) -> Iterator[Sample]:
+    for batch in batches:
+        if isinstance(batch[0], bytes):
+            yield from _decoder.decode_lines(b"\n".join(batch))
+        else:
+            yield from batch
+
+
+_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+def _format_write(
+    samples: Iterator[Sample], file: BinaryIO, shard_format: ShardFormat, memory_bytes: int
+) -> int:
+    if isinstance(shard_format, BoundedWriter):
+        return shard_format.write_within(samples, file, memory_bytes)
+    return shard_format.write(samples, file)

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from tools_utilities.chunk_writers import takes_lines
 from tools_utilities.errors import UsageError
 from tools_utilities.sample_source import Source, SourceOptions, open_sources
 from tools_utilities.shard_format import shard_formats, split_suffix
@@ -18,8 +19,6 @@ from tools_utilities.shuffled_source import ShuffledSource
 
 LAYOUTS = ("folders", "flat", "file")
 _SHUFFLE = "shuffle"
-_LINES = frozenset({"jsonl", "webdataset"})
-"""Formats whose writers take JSON lines as they are."""
 
 
 class OutputOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,7 +79,7 @@ def _source(
         input_file = [input_file]
     if not isinstance(input_file, Sequence):
         return input_file
-    as_lines = plan.format in _LINES or plan.shuffle
+    as_lines = plan.shuffle or takes_lines(plan.format, plan.writers)
     return open_sources(input_file, msgspec.structs.replace(options, json_bytes=as_lines))
 
 

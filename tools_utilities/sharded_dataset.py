@@ -6,7 +6,6 @@ the records dealt in the round reach N times chunk_bytes. So a run is resumed fr
 one position, and gives the bytes of an undisturbed run. Memory is a source block and the writers'.
 """
 
-import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,8 @@ from typing import Any
 import msgspec
 
 from tools_utilities.arrow_files import lean_memory
-from tools_utilities.chunk_writer import WRITER_BYTES, FormatChunkWriter, WrittenChunk
+from tools_utilities.chunk_writer import WrittenChunk
+from tools_utilities.chunk_writers import ChunkWriters, GrowingChunk
 from tools_utilities.errors import UsageError
 from tools_utilities.holdout_split import HoldoutSplit
 from tools_utilities.json_records import encode_line
@@ -28,8 +28,6 @@ from tools_utilities.shard_format import COMPRESSIONS, shard_formats
 from tools_utilities.sharding_progress import Header, Progress, Round, schema_of
 
 WORKERS = 2
-_ALL_WRITERS_BYTES = 128 << 20
-_FEWEST_WRITER_BYTES = 256 << 10
 _UPLOADS_AT_ONCE = 3
 VAL = "val"
 
@@ -171,8 +169,15 @@ class ShardingRun:
         self._progress = progress
         self._publisher = publisher
         self._report = report
-        self._slots = threading.Semaphore(workers)
-        self._writers: dict[int, FormatChunkWriter] = {}
+        self._chunks = ChunkWriters(
+            publisher.staging,
+            format_name=plan.format,
+            compression=plan.compression,
+            num_growing=plan.writers,
+            workers=workers,
+            source_bytes=source.num_bytes,
+        )
+        self._writers: dict[int, GrowingChunk] = {}
         self._holdout = plan.holdout
         self._counts = [0, 0]
         """Records dealt to each side, train and val."""
@@ -200,6 +205,7 @@ class ShardingRun:
         finally:
             for writer in self._writers.values():
                 writer.abandon()
+            self._chunks.close()
         if not self._rounds:
             raise UsageError(
                 f"{self._source.uri}: no records", hint="An empty input makes no dataset."
@@ -268,8 +274,6 @@ class ShardingRun:
         held_out = self._holdout.held_out(records, first) if self._holdout else ()
         if self._plan.format == "webdataset":
             records = [_keyed(record, first + at) for at, record in enumerate(records)]
-        elif self._plan.format != "jsonl":
-            records = [_decoded(record) for record in records] if _are_lines(records) else records
         if not self._holdout:
             self._deal_side(0, records, 0, self._plan.num_shards)
             return
@@ -288,18 +292,9 @@ class ShardingRun:
                 self._writer(base + shard).add(share)
         self._counts[side] += len(records)
 
-    def _writer(self, shard: int) -> FormatChunkWriter:
+    def _writer(self, shard: int) -> GrowingChunk:
         if shard not in self._writers:
-            path = self._publisher.staging / f"{shard:05d}-{len(self._rounds):05d}.tmp"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            share = _ALL_WRITERS_BYTES // self._plan.writers
-            self._writers[shard] = FormatChunkWriter(
-                path,
-                shard_formats()[self._plan.format],
-                self._plan.compression,
-                slots=self._slots,
-                memory_bytes=min(WRITER_BYTES, max(_FEWEST_WRITER_BYTES, share)),
-            )
+            self._writers[shard] = self._chunks.open(f"{shard:05d}-{len(self._rounds):05d}")
         return self._writers[shard]
 
     def _close_round(self, number: int, position: Mapping[str, int]) -> None:
@@ -335,14 +330,6 @@ class ShardingRun:
             crc32c=written.crc32c,
             sha256=written.sha256,
         )
-
-
-def _are_lines(records: Sequence[Any]) -> bool:
-    return bool(records) and isinstance(records[0], bytes)
-
-
-def _decoded(record: Any) -> Any:
-    return msgspec.json.decode(record) if isinstance(record, bytes) else record
 
 
 def _keyed(record: Any, number: int) -> dict[str, Any]:

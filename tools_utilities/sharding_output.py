@@ -79,7 +79,9 @@ class ShardingOutput:
         return Publisher(self.staging, publish)
 
     def clean(self) -> None:
-        """Remove the parts of uploads that a killed run left in the store."""
+        """Remove what a killed run left: parts of uploads in the store, unfinished chunks here."""
+        for left in self.staging.glob("*.tmp"):
+            left.unlink(missing_ok=True)
         length = len(self._prefix)
         self._store.abandon_uploads(self._prefix, lambda key: self._plan.owns(key[length:]))
 

@@ -1,5 +1,6 @@
 """Sharding beyond the documented layout: flat files, other sources, and failures that publish nothing."""
 
+import gzip
 import hashlib
 import json
 import subprocess
@@ -179,22 +180,35 @@ def test_b44_an_error_while_writing_publishes_nothing_and_keeps_its_cause(tmp_pa
 
 
 MEASURED = """
-import sys
+import sys, threading
+from pathlib import Path
 from tools_utilities.scripts.create_sharded_dataset import main
-code = main(sys.argv[1:])
 # Not ru_maxrss: that counts what the parent held when it forked.
-status = open("/proc/self/status").read()
-print(int(status.partition("VmHWM:")[2].split()[0]) // 1024)
+def most(pid):
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) // 1024
+children, ended = {}, threading.Event()
+def look():
+    while not ended.wait(0.1):
+        for pid in " ".join(p.read_text() for p in Path("/proc/self/task").glob("*/children")).split():
+            try:
+                children[pid] = most(pid)
+            except (OSError, IndexError):
+                pass  # it has just ended
+looking = threading.Thread(target=look)
+looking.start()
+code = main(sys.argv[1:])
+ended.set()
+looking.join()
+print(most("self") + sum(children.values()))
 sys.exit(code)
 """
+LINE = json.dumps({"id": 7, "text": "x" * 4000}).encode() + b"\n"
 
 
-def check_memory(tmp_path: Path, num_bytes: int, *more: str) -> None:
-    source = tmp_path / "big.jsonl"
-    line = json.dumps({"id": 7, "text": "x" * 4000}).encode() + b"\n"
-    with source.open("wb") as file:
-        for _ in range(num_bytes // (len(line) * 256)):
-            file.write(line * 256)
+def check_memory(tmp_path: Path, num_bytes: int, *more: str, name: str = "big.jsonl") -> None:
+    source = tmp_path / name
+    INPUTS[name](source, num_bytes // len(LINE))
     command = [
         *(sys.executable, "-c", MEASURED, "--input_file", str(source)),
         *("--output_dir", str(tmp_path / "out"), "--chunk_size_mb", "20", *more),
@@ -202,7 +216,48 @@ def check_memory(tmp_path: Path, num_bytes: int, *more: str) -> None:
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(CHECKOUT)}
     )
-    assert int(done.stdout.splitlines()[-1]) <= 300
+    used = int(done.stdout.splitlines()[-1])
+    assert used <= 300, f"{name} {' '.join(more)}: {used} MB"
+
+
+def write_lines(path: Path, count: int) -> None:
+    with path.open("wb") as file:
+        for _ in range(count // 256):
+            file.write(LINE * 256)
+
+
+def write_gzip(path: Path, count: int) -> None:
+    with gzip.open(path, "wb", 1) as file:
+        for _ in range(count // 256):
+            file.write(LINE * 256)
+
+
+def write_one_row_group(path: Path, count: int) -> None:
+    table = pa.table({"id": pa.nulls(256, pa.int64()).fill_null(7), "text": ["x" * 4000] * 256})
+    with pq.ParquetWriter(path, table.schema, use_dictionary=False) as writer:
+        writer.write_table(pa.concat_tables([table] * (count // 256)), row_group_size=1 << 30)
+
+
+def write_table_text(path: Path, count: int) -> None:
+    with path.open("wb") as file:
+        file.write(b"id,text\n")
+        for _ in range(count // 256):
+            file.write((b"7," + b"x" * 4000 + b"\n") * 256)
+
+
+def write_tokens(path: Path, count: int) -> None:
+    with path.open("wb") as file:
+        for _ in range(count // 256):
+            file.write(b'{"input_ids":[%s]}\n' % b",".join([b"50256"] * 1024) * 160)
+
+
+INPUTS = {
+    "big.jsonl": write_lines,
+    "big.jsonl.gz": write_gzip,
+    "big.parquet": write_one_row_group,
+    "big.csv": write_table_text,
+    "tokens.jsonl": write_tokens,
+}
 
 
 @pytest.mark.slow
@@ -211,12 +266,14 @@ def test_memory_stays_below_300_mb(tmp_path):
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "more",
     [
         (),
         ("--compression", "zstd"),
         ("--format", "parquet"),
+        ("--format", "parquet", "--num_shards", "64"),
         ("--format", "mds"),
         ("--format", "litdata"),
         ("--format", "webdataset"),
@@ -227,3 +284,18 @@ def test_memory_stays_below_300_mb(tmp_path):
 )
 def test_memory_stays_below_300_mb_for_2_gb(tmp_path, more):
     check_memory(tmp_path, 2_000_000_000, *more)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("big.jsonl.gz", ()),
+        ("big.parquet", ()),
+        ("big.csv", ("--format", "parquet")),
+        ("tokens.jsonl", ("--format", "tokens")),
+    ],
+)
+def test_memory_stays_below_300_mb_from_2_gb_of_other_inputs(tmp_path, name, more):
+    check_memory(tmp_path, 2_000_000_000, *more, name=name)
