@@ -1,10 +1,12 @@
 """`quark --install-completion`: completion for bash, zsh and fish, in the shell's own user folder.
 
-What is offered are the program's flags, its plain commands and files: a sentence is completed by the
-interactive session, which can read it. Writing the file twice changes nothing.
+What is offered are the program's flags, its plain commands, the names of runs (asked of the program)
+and files, also in a quoted sentence; the rest of the language is completed by the interactive session,
+which can read it. Writing the file twice changes nothing.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tools_utilities.errors import UsageError
@@ -13,6 +15,9 @@ COMMANDS = (
     "train", "finetune", "evaluate", "resume", "again", "discover", "inspect", "list", "show", "logs",
     "stop", "delete", "estimate", "doctor", "demo", "help", "explain", "why",
 )  # fmt: skip
+ASK = "--complete"
+"""What the scripts ask the program with; no flag for people."""
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 PLACES = {
     "bash": ".local/share/bash-completion/completions/quark",
     "zsh": ".local/share/zsh/site-functions/_quark",
@@ -35,10 +40,11 @@ def completion_script(shell: str, flags: Sequence[str]) -> str:
     known = " ".join(flags)
     commands = " ".join(COMMANDS)
     scripts = {
-        "bash": BASH.format(flags=known, commands=commands),
-        "zsh": ZSH.format(flags=known, commands=commands),
+        "bash": BASH.format(flags=known, commands=commands, ask=ASK),
+        "zsh": ZSH.format(flags=known, commands=commands, ask=ASK),
         "fish": FISH.format(
             commands=commands,
+            ask=ASK,
             flags="\n".join(f"complete -c quark -l {flag[2:]}" for flag in flags),
         ),
     }
@@ -47,6 +53,11 @@ def completion_script(shell: str, flags: Sequence[str]) -> str:
             f"{shell}: no completion for this shell", hint=f"There are: {', '.join(scripts)}."
         )
     return scripts[shell]
+
+
+def safe_names(names: Iterable[str]) -> list[str]:
+    """Return the names that no shell takes for anything else: bash expands what it is offered."""
+    return [name for name in names if _PLAIN_NAME.fullmatch(name)]
 
 
 def install_completion(shell: str, flags: Sequence[str], home: Path | None) -> tuple[Path, str]:
@@ -72,30 +83,48 @@ def install_completion(shell: str, flags: Sequence[str], home: Path | None) -> t
 BASH = """\
 # Completion of quark for bash; written by `quark --install-completion bash`.
 _quark() {{
-    local word="${{COMP_WORDS[COMP_CWORD]}}"
-    if [[ "$word" == --* ]]; then
-        COMPREPLY=( $(compgen -W "{flags}" -- "$word") )
-    elif (( COMP_CWORD == 1 )); then
-        COMPREPLY=( $(compgen -W "{commands}" -- "$word") )
-    else
-        COMPREPLY=( $(compgen -f -- "$word") )
+    local word="${{COMP_WORDS[COMP_CWORD]}}" head="" quoted="" found i
+    COMPREPLY=()
+    if [[ "$word" == [\\"\\']* ]]; then # in a quoted sentence: its last word
+        quoted=1
+        word="${{word:1}}"
+        head="${{word%"${{word##* }}"}}"
+        word="${{word##* }}"
     fi
+    if [[ "$word" == --* ]]; then
+        mapfile -t found < <(compgen -W "{flags}" -- "$word")
+    elif (( COMP_CWORD == 1 )) && [[ -z "$head" ]]; then
+        mapfile -t found < <(compgen -W "{commands}" -- "$word")
+    else
+        mapfile -t found < <(compgen -W "$(quark {ask} runs 2>/dev/null)" -- "$word"; compgen -f -- "$word")
+    fi
+    if [[ -n "$quoted" ]]; then
+        compopt +o filenames -o nospace 2>/dev/null
+        for i in "${{!found[@]}}"; do
+            [[ -d "${{found[i]}}" ]] && found[i]="${{found[i]}}/"
+        done
+    fi
+    COMPREPLY=("${{found[@]/#/$head}}")
 }}
 complete -o filenames -F _quark quark
 """
 ZSH = """\
 #compdef quark
 # Completion of quark for zsh; written by `quark --install-completion zsh`.
+local first=2
+[[ -n "${{compstate[quote]}}" ]] && compset -q && first=1 # in a quoted sentence: its words
 if [[ "${{words[CURRENT]}}" == --* ]]; then
     compadd -- {flags}
-elif (( CURRENT == 2 )); then
+elif (( CURRENT == first )); then
     compadd -- {commands}
 else
+    compadd -- ${{(f)"$(quark {ask} runs 2>/dev/null)"}}
     _files
 fi
 """
 FISH = """\
 # Completion of quark for fish; written by `quark --install-completion fish`.
-complete -c quark -n "__fish_is_first_arg" -a "{commands}"
+complete -c quark -n "__fish_is_first_arg" -f -a "{commands}"
+complete -c quark -n "not __fish_is_first_arg" -a "(quark {ask} runs 2>/dev/null)"
 {flags}
 """

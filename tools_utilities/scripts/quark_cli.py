@@ -4,6 +4,7 @@ Sits on top of every other folder, alone in `tools_utilities` to do so. Imports 
 `quark --help` and `quark explain` never load what only a run needs.
 """
 
+import contextlib
 import os
 import shlex
 import sys
@@ -40,6 +41,8 @@ def main() -> None:
 
 def run_program(argv: Sequence[str]) -> int:
     """Run one command line; returns the exit code. Prints every error itself."""
+    if list(argv) == ["--complete", "runs"]:
+        return _complete()
     raise_open_file_limit()
     console = make_console()
     try:
@@ -53,6 +56,18 @@ def run_program(argv: Sequence[str]) -> int:
     except QuarkError as error:
         return console.with_flags(json="--json" in argv).error(error)
     return _guarded(lambda: _run(arguments, argv, console), console)
+
+
+def _complete() -> int:
+    """Print the names of the runs for a shell's completion, which has no use for errors."""
+    from knowledge_hub.session import run_names
+    from tools_utilities.settings import load_settings
+    from tools_utilities.shell_completion import safe_names
+
+    with contextlib.suppress(QuarkError, OSError):
+        names = run_names(load_settings(start_dir=Path.cwd()))
+        make_console().result(safe_names(names))
+    return 0
 
 
 def _guarded(act: Callable[[], int], console: Console) -> int:
