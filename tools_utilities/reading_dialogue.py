@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tools_utilities.console import Console
 from tools_utilities.errors import InputNeededError, UsageError
+from tools_utilities.reading_hints import next_command, typed
 from tools_utilities.run_words import said_run
 from tools_utilities.terminal_reading import Mark, reading_lines
 from tools_utilities.terminal_text import Line, pairs
@@ -99,7 +100,7 @@ def drawn(reading: ReadingLike, *, width: int | None, draw: bool) -> list[Line]:
     ]
     facts += [("unknown", _unknown(item)) for item in reading.unaccounted]
     if reading.canonical:
-        facts.append(("same as", f"quark {reading.canonical}"))
+        facts.append(("same as", typed(reading.canonical)))
     return [*lines, *pairs(facts, width=width, indent=0)]
 
 
@@ -137,30 +138,37 @@ def settle(
                     draw=console.draws_blocks,
                 )
             )  # fmt: skip
-            raise needed(reading, offer)
+            raise needed(reading, offer, read)
         console.note(*drawn(reading, width=console.note_width, draw=console.draws_blocks))
         if reading.status == "corrected":
             if console.confirm("Is that what you mean?", default=not reading.confirm):
                 return reading, tuple(ignored)
             raise UsageError("not confirmed: nothing done")
         if reading.status == "unaccounted":
-            reading = read(_without_unknown(reading, console, ignored))
+            reading = read(_without_unknown(reading, read, console, ignored))
         else:
-            reading = read(_answered(reading, console, offer))
+            reading = read(_answered(reading, read, console, offer))
     raise UsageError("too many open questions", hint="Say it in one sentence; see `quark help`.")
 
 
-def needed(reading: ReadingLike, offer: Offer = nothing_offered) -> InputNeededError:
-    """Return the error for a reading that is not ok, where nobody can be asked."""
+def needed(
+    reading: ReadingLike,
+    offer: Offer = nothing_offered,
+    read: Callable[[str], ReadingLike] | None = None,
+) -> InputNeededError:
+    """Return the error for a reading that is not ok, where nobody can be asked.
+
+    `read` reads what is to be offered: only a command that is understood is.
+    """
     if reading.status == "corrected":
         return InputNeededError(
             f"read as a correction: {reading.canonical}",
-            hint=f"Say exactly that: quark {reading.canonical}",
+            hint=next_command(reading, read),
         )
     if reading.status == "unaccounted":
         words = ", ".join(_unknown(item) for item in reading.unaccounted)
         return InputNeededError(
-            f"not understood: {words}", hint=_hint_for_unknown(reading),
+            f"not understood: {words}", hint=_hint_for_unknown(reading, read),
         )  # fmt: skip
     texts = [
         " · ".join([question.text, *map(str, question.choices)]) for question in reading.questions
@@ -173,10 +181,7 @@ def needed(reading: ReadingLike, offer: Offer = nothing_offered) -> InputNeededE
         return InputNeededError(
             f"{reading.status}: {what}", hint=f"Say it: {said}" + (f"; or {more}" if more else "")
         )
-    return InputNeededError(
-        f"{reading.status}: {what}",
-        hint="`quark help` shows what can be said; `quark explain` shows how this was read.",
-    )
+    return InputNeededError(f"{reading.status}: {what}", hint=next_command(reading, read))
 
 
 def _offered(reading: ReadingLike, offer: Offer) -> Sequence[Offered]:
@@ -210,26 +215,18 @@ def _unknown(item: UnknownLike) -> str:
     return f"{item.text} ({_meant(item)})" if item.suggest else item.text
 
 
-def _hint_for_unknown(reading: ReadingLike) -> str:
-    """Return a hint; a path that was cut apart at blanks is shown quoted."""
+def _hint_for_unknown(reading: ReadingLike, read: Callable[[str], ReadingLike] | None) -> str:
+    """Return what a value must be, where that is it, and the next command."""
     rules = [str(item.suggest) for item in reading.unaccounted if _is_rule(item)]
-    if rules:
-        return " ".join(rules)
-    words = reading.sentence
-    data = [span for span in reading.spans if span.slot in ("data", "source")]
-    first = min(reading.unaccounted, key=lambda item: item.start)
-    if data and 0 <= first.start - data[-1].end <= 1:
-        path = words[data[-1].start : max(item.end for item in reading.unaccounted)]
-        quote = '"' if '"' not in path else "'"
-        quoted = words.replace(path, f"{quote}{path}{quote}")
-        return f"A path with blanks needs quotes: {quoted}"
-    return "Leave the words out or say them another way; `quark help` shows what can be said."
+    return " ".join([*rules, next_command(reading, read)])
 
 
-def _without_unknown(reading: ReadingLike, console: Console, ignored: list[str]) -> str:
+def _without_unknown(
+    reading: ReadingLike, read: Callable[[str], ReadingLike], console: Console, ignored: list[str]
+) -> str:
     words = ", ".join(item.text for item in reading.unaccounted)
     if not console.confirm(f"Ignore {words}?", default=False):
-        raise UsageError(f"not understood: {words}", hint=_hint_for_unknown(reading))
+        raise UsageError(f"not understood: {words}", hint=_hint_for_unknown(reading, read))
     sentence = reading.sentence
     for item in sorted(reading.unaccounted, key=lambda item: item.start, reverse=True):
         ignored.insert(0, item.text)
@@ -237,10 +234,12 @@ def _without_unknown(reading: ReadingLike, console: Console, ignored: list[str])
     return sentence
 
 
-def _answered(reading: ReadingLike, console: Console, offer: Offer) -> str:
+def _answered(
+    reading: ReadingLike, read: Callable[[str], ReadingLike], console: Console, offer: Offer
+) -> str:
     """Ask the first open question and return the sentence with its answer."""
     if not reading.questions:
-        raise needed(reading)
+        raise needed(reading, offer, read)
     question = reading.questions[0]
     choices = [str(choice) for choice in question.choices]
     if choices:
