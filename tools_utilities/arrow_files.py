@@ -3,7 +3,6 @@
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tools_utilities.errors import QuarkError, RecordError
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
 
 WRITE_ROWS = 256
 _TABLE_BYTES = 4 << 20
+_LOOKED_AT = 4
 
 
 def first_column(key: str, found: Sequence[str], wanted: Sequence[str]) -> str:
@@ -169,7 +169,7 @@ def write_tables(
     import pyarrow as pa
 
     stream = iter(samples)
-    chunk = list(islice(stream, WRITE_ROWS))
+    chunk = _next_rows(stream, table_bytes)
     schema = _table(chunk, None, 0, what).schema
     count, pending, pending_bytes = 0, list[pa.Table](), 0
     try:
@@ -178,13 +178,35 @@ def write_tables(
                 pending.append(_table(chunk, schema, count, what))
                 pending_bytes += pending[-1].nbytes
                 count += len(chunk)
-                chunk = list(islice(stream, WRITE_ROWS))
+                chunk = _next_rows(stream, table_bytes)
                 if pending_bytes >= table_bytes or not chunk:
                     write(writer, pa.concat_tables(pending))
                     pending, pending_bytes = [], 0
     except pa.ArrowException as error:
         raise _unwritable(0, count, str(error), what) from error
     return count
+
+
+def _next_rows(stream: Iterator[Sample], num_bytes: int) -> list[Sample]:
+    """Return the next samples, `WRITE_ROWS` at most and fewer where they hold about `num_bytes`."""
+    rows, held = list[Sample](), 0
+    for sample in stream:
+        rows.append(sample)
+        held += sum(_about_bytes(value) for value in sample.values())
+        if len(rows) >= WRITE_ROWS or held >= num_bytes:
+            break
+    return rows
+
+
+def _about_bytes(value: Any) -> int:
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, list | tuple) and value:
+        shown = value[:_LOOKED_AT]
+        return (8 + sum(map(_about_bytes, shown)) // len(shown)) * len(value)
+    if isinstance(value, dict):
+        return 64 + sum(map(_about_bytes, value.values()))
+    return int(getattr(value, "nbytes", 8))
 
 
 def _table(samples: list[Sample], schema: "pa.Schema | None", first: int, what: str) -> "pa.Table":
@@ -195,12 +217,35 @@ def _table(samples: list[Sample], schema: "pa.Schema | None", first: int, what: 
         if schema is None:
             return pa.table({name: [sample.get(name) for sample in samples] for name in names})
         if new := [name for name in names if name not in schema.names]:
-            raise _unwritable(
-                first, len(samples), f"not in the first {WRITE_ROWS}: {', '.join(new)}", what
-            )
-        return pa.Table.from_pylist(samples, schema=schema)
+            raise _unwritable(first, len(samples), f"not in the first ones: {', '.join(new)}", what)
+        table = pa.Table.from_pylist(samples, schema=schema)
     except (pa.ArrowException, TypeError, OverflowError) as error:
         raise _unwritable(first, len(samples), str(error), what) from error
+    for field in schema:
+        if pa.types.is_nested(field.type):
+            for sample in samples:
+                if lost := _lost_fields(sample.get(field.name), field.type, field.name):
+                    raise _unwritable(first, len(samples), f"not in the first ones: {lost}", what)
+    return table
+
+
+def _lost_fields(value: Any, kind: "pa.DataType", path: str) -> str:
+    """Return the first inner field that a type has no place for: pyarrow leaves it out in silence."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        known = {field.name: field.type for field in kind}
+        found = (
+            _lost_fields(inner, known[name], f"{path}.{name}")
+            if name in known
+            else f"{path}.{name}"
+            for name, inner in value.items()
+        )
+        return next(filter(None, found), "")
+    inside = getattr(kind, "value_type", None)
+    if inside is not None and pa.types.is_nested(inside) and isinstance(value, list | tuple):
+        return next(filter(None, (_lost_fields(one, inside, f"{path}[]") for one in value)), "")
+    return ""
 
 
 def _unwritable(first: int, num_samples: int, why: str, what: str) -> RecordError:

@@ -340,3 +340,26 @@ def test_what_parquet_has_no_type_for_is_refused() -> None:
 def test_mixed_types_are_refused_at_once() -> None:
     with pytest.raises(RecordError, match="samples 0 to 1 cannot be written"):
         written("parquet", [{"t": 1}, {"t": "x"}])
+
+
+@pytest.mark.parametrize(
+    ("late", "lost"),
+    [
+        ({"x": {"a": 1, "b": 2}, "y": []}, r"x\.b"),
+        ({"x": {"a": 1}, "y": [{"c": 1}, {"d": 2}]}, r"y\[\]\.d"),
+    ],
+)
+def test_an_inner_field_that_comes_late_is_refused_not_dropped(late: Any, lost: str) -> None:
+    early = [{"x": {"a": 1}, "y": [{"c": 1}]}] * 300
+
+    with pytest.raises(RecordError, match=f"not in the first ones: {lost}"):
+        written("parquet", [*early, late])
+
+
+def test_large_records_make_small_row_groups() -> None:
+    samples = [{"text": "x" * 1_000_000, "n": number} for number in range(30)]
+
+    data = written("parquet", samples)
+
+    groups = pq.ParquetFile(io.BytesIO(data)).metadata.num_row_groups
+    assert 6 <= groups <= 8
