@@ -1,16 +1,19 @@
 """The interactive session's knowledge: what is read, completed and remembered."""
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from knowledge_hub.hub import KnowledgeHub, intents
-from knowledge_hub.phrases import PhraseTable, expansions, phrase_table
 from tools_utilities.console import Console
 from tools_utilities.object_store import open_store
 from tools_utilities.session_line import SESSION_FLAGS, split_line
 from tools_utilities.setting_keys import SETTING_KEYS
 from tools_utilities.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from knowledge_hub.phrases import PhraseTable
 
 EXAMPLES_FIRST = (
     "discover", "inspect", "train", "estimate", "list", "show", "logs", "resume", "again", "evaluate",
@@ -32,17 +35,16 @@ def run_session(console: Console, run: Callable[[str], int], start_dir: Path) ->
     )
 
     settings = load_settings(start_dir=start_dir)
-    hub = KnowledgeHub()
 
     def read(sentence: str) -> Any:
-        return hub.read(split_line(sentence)[0], aliases=settings.aliases)
+        return _hub().read(split_line(sentence)[0], aliases=settings.aliases)
 
     def list_folder(uri: str) -> Sequence[str]:
         return store_entries(settings, uri)
 
     folders = StoreFolders(list_folder)
     completer = SentenceCompleter(
-        session_words(settings), lambda: run_names(settings), folders,
+        cache(lambda: session_words(settings)), lambda: run_names(settings), folders,
         home=settings.environment.home, start_dir=start_dir,
     )  # fmt: skip
     keys, output = terminal_of(*console.terminal())
@@ -52,16 +54,27 @@ def run_session(console: Console, run: Callable[[str], int], start_dir: Path) ->
         run=run,
         confirm=lambda question: console.confirm(question, default=False),
         say=lambda lines: console.note(*lines),
-        examples=examples(),
+        examples=examples,
     )
     history = history_in(None if state is None else state / "quark")
     session = Session(actions, completer=completer, history=history, keys=keys, output=output)
     folders.arrived = session.redraw
+    # The line stands there first; the language is loaded while the person looks at it.
+    threading.Thread(target=_hub, daemon=True, name="language").start()
     return session.loop()
+
+
+@cache
+def _hub() -> Any:
+    from knowledge_hub.hub import KnowledgeHub
+
+    return KnowledgeHub()
 
 
 def examples() -> list[str]:
     """Return one sentence of each intent that can be carried out, a newcomer's first."""
+    from knowledge_hub.hub import intents
+
     known = intents()
     order = [*(name for name in EXAMPLES_FIRST if name in known), *sorted(known)]
     able = [known[name] for name in dict.fromkeys(order) if known[name].run is not None]
@@ -70,6 +83,7 @@ def examples() -> list[str]:
 
 def session_words(settings: Settings) -> Any:
     """Return what is completed: verbs, phrases up to their first value, keys and aliases."""
+    from knowledge_hub.phrases import phrase_table
     from tools_utilities.terminal_completion import SessionWords
 
     table = phrase_table()
@@ -81,8 +95,10 @@ def session_words(settings: Settings) -> Any:
     )
 
 
-def phrase_starts(table: PhraseTable) -> set[str]:
+def phrase_starts(table: "PhraseTable") -> set[str]:
     """Return the words with which phrases begin, up to the first value: `batch size`."""
+    from knowledge_hub.phrases import expansions
+
     found = set()
     for phrase in table.phrases:
         for sequence in expansions(phrase.say):

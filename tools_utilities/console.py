@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
@@ -133,6 +132,8 @@ class Console:
             hint = UNKNOWN_HINT
         self.failure(message, hint)
         if self.about.verbose:
+            import traceback
+
             text = "".join(traceback.format_exception(error))
             self.note(*text.rstrip().split("\n"))
         self.event(

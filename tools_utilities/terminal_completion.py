@@ -68,14 +68,15 @@ class SentenceCompleter(Completer):
 
     def __init__(
         self,
-        words: SessionWords,
+        words: SessionWords | Callable[[], SessionWords],
         run_names: Callable[[], Iterable[str]],
         folders: StoreFolders,
         *,
         home: Path | None = None,
         start_dir: Path,
     ) -> None:
-        self._words = words
+        """`words` may be a function: it is called when something is completed first."""
+        self._words_of = words if callable(words) else lambda: words
         self._run_names = run_names
         self._folders = folders
         self._home = home
@@ -108,24 +109,24 @@ class SentenceCompleter(Completer):
             yield from ((path, "path") for path in self._paths(word))
             return
         if word.startswith("--"):
-            yield from ((flag, "flag") for flag in self._words.flags if flag.startswith(word))
+            yield from ((flag, "flag") for flag in self._words_of().flags if flag.startswith(word))
             return
         after_override = bool(previous) and previous[-1] == "--override"
         folded = word.casefold()
         if not after_override:
             yield from self._said(word, folded)
         if word or after_override:
-            keys = (key for key in self._words.keys if key.startswith(folded))
+            keys = (key for key in self._words_of().keys if key.startswith(folded))
             yield from ((f"{key}=", "setting") for key in keys)
 
     def _said(self, word: str, folded: str) -> Iterator[tuple[str, str]]:
         yield from (
-            (name, "dataset") for name in self._words.aliases if name.startswith(word) and word
+            (name, "dataset") for name in self._words_of().aliases if name.startswith(word) and word
         )
         if word:
             runs = (name for name in self._run_names() if name.startswith(folded))
             yield from ((name, "run") for name in runs)
-            words = (text for text in self._words.words if text.startswith(folded))
+            words = (text for text in self._words_of().words if text.startswith(folded))
             yield from ((text, "") for text in words)
 
     def _paths(self, word: str) -> Iterator[str]:

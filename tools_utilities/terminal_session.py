@@ -53,7 +53,7 @@ class SessionActions(NamedTuple):
     confirm: Callable[[str], bool]
     say: Callable[[Sequence[str]], None]
     """Shows lines, escaped."""
-    examples: Sequence[str] = ()
+    examples: Callable[[], Sequence[str]] = tuple
 
 
 _TAB_TRIES = 50
@@ -113,7 +113,7 @@ class Session:
                 return
         for number, line in enumerate(lines, start=1):
             if line == "?":
-                self._actions.say(self._actions.examples)
+                self._actions.say(self._actions.examples())
                 continue
             code = self._actions.run(line)
             if code and number < len(lines):
@@ -150,7 +150,7 @@ class Session:
 
         @bindings.add("?", filter=is_empty)
         def _(_event: KeyPressEvent) -> None:
-            run_in_terminal(lambda: self._actions.say(self._actions.examples))
+            run_in_terminal(lambda: self._actions.say(self._actions.examples()))
 
         return bindings
 

@@ -68,7 +68,7 @@ def type_keys(
 
     screen = io.StringIO()
     output = SessionOutput(screen, lambda: Size(rows=24, columns=80), enable_cpr=False)
-    actions = SessionActions(read, run, confirm, said.extend, ["  list runs"])
+    actions = SessionActions(read, run, confirm, said.extend, lambda: ["  list runs"])
     with create_pipe_input() as pipe, create_app_session(input=pipe, output=output):
         pipe.send_text(keys)
         session = Session(
