@@ -117,8 +117,9 @@ class ReadAhead:
             if item.key in self._flights:
                 continue
             room -= size
-            # In order: nothing later goes ahead of what does not fit yet.
-            if room < 0 or number >= self._max_threads:
+            # In order: nothing later goes ahead of what does not fit yet. One alone always may.
+            alone = not self._flights and not number
+            if (room < 0 and not alone) or number >= self._max_threads:
                 return
             number += 1
             yield item

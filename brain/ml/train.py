@@ -8,12 +8,14 @@ and 143 terminated, both saved.
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from multiprocessing import forkserver
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -133,9 +135,23 @@ def end_process(code: int) -> NoReturn:
     """
     for child in multiprocessing.active_children():
         child.terminate()
+    _end_fork_server()
     logging.shutdown()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _end_fork_server() -> None:
+    """End what loader workers were forked from: by itself it takes seconds, with torch in it."""
+    server: Any = forkserver
+    pid = server._forkserver._forkserver_pid  # noqa: SLF001 - there is no public way
+    if pid is None:
+        return
+    try:
+        if os.waitpid(pid, os.WNOHANG) == (0, 0):
+            os.kill(pid, signal.SIGTERM)
+    except ChildProcessError:
+        return  # of the process that this one was forked from
 
 
 def _guardians(world: World) -> list[ProcessIdentity]:

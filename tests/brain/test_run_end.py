@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -138,3 +140,30 @@ def test_watchdog_asks_to_stop_when_the_launcher_dies(tmp_path: Path):
         watchdog.stop()
         signal.signal(signal.SIGTERM, before)
     assert heard == [signal.SIGTERM]
+
+
+SERVED = """
+import sys
+from multiprocessing import forkserver
+from brain.ml.train import end_process
+forkserver.set_forkserver_preload(["tests.brain.slow_exit"])
+forkserver.ensure_running()
+print(forkserver._forkserver._forkserver_pid, flush=True)
+sys.stdin.readline()
+end_process(3)
+"""
+
+
+def test_the_server_that_loader_workers_are_forked_from_ends_with_the_run():
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVED],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as run:
+        assert run.stdout is not None
+        server = identify(int(run.stdout.readline()))
+        run.communicate("\n")
+    assert run.returncode == 3
+    wait_for(lambda: not server.alive, 15)

@@ -1,6 +1,7 @@
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,8 +9,9 @@ from hypothesis import strategies as st
 from brain.ml.dataset_shards.lane_walk import LaneWalk
 from brain.ml.dataset_shards.shuffle_order import (
     LARGE_OPEN_BYTES,
-    POOL_BYTES,
     SEQUENTIAL,
+    SPREAD_BYTES,
+    Indices,
     LaneShape,
     choose_shape,
     deal_order,
@@ -44,41 +46,77 @@ def test_permutations_of_other_seeds_and_epochs_differ():
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=60), st.integers(0, 3))
 def test_dealing_holds_every_split_once(splits_of_objects, epoch):
     object_of = np.repeat(np.arange(len(splits_of_objects)), splits_of_objects)
-    sizes = np.full(len(splits_of_objects), POOL_BYTES // 3)
+    sizes = np.full(len(splits_of_objects), SPREAD_BYTES // 3)
     dealt = deal_order(object_of, sizes, 42, epoch)
     assert sorted(dealt.tolist()) == list(range(len(object_of)))
 
 
-def test_an_object_is_dealt_within_one_pool_of_objects():
-    # 400 objects of 64 MiB and 8 splits: a pool is 64 objects, so an object's splits lie close.
-    object_of = np.repeat(np.arange(400), 8)
-    dealt = deal_order(object_of, np.full(400, 64 << 20), 42, 1)
-    places = [np.flatnonzero(object_of[dealt] == number) for number in range(400)]
-    assert max(int(np.ptp(place)) for place in places) < 64 * 8
+def dealt_objects(num_objects: int, splits: int, megabytes: int, epoch: int) -> Indices:
+    object_of = np.repeat(np.arange(num_objects), splits)
+    return object_of[deal_order(object_of, np.full(num_objects, megabytes << 20), 42, epoch)]
+
+
+def spans_of(dealt: Indices) -> npt.NDArray[np.float64]:
+    """Return how far the first and last split of each object lie apart, as a share of the order."""
+    places = np.arange(len(dealt))
+    first, last = np.full(dealt.max() + 1, len(dealt)), np.zeros(dealt.max() + 1, np.int64)
+    np.minimum.at(first, dealt, places)
+    np.maximum.at(last, dealt, places)
+    return (last - first) / len(dealt)
+
+
+def test_an_object_is_dealt_within_a_stretch_of_the_order():
+    # Of 400 objects of 64 MiB the stretch is 64 objects: that much is enough to mix well.
+    dealt = dealt_objects(400, 8, 64, 1)
+    spans = spans_of(dealt)
+    assert spans.max() <= 66 / 400
+    assert spans.mean() > 0.5 * 64 / 400
     assert dealt.tolist() != sorted(dealt.tolist())
 
 
-def test_small_data_is_one_pool():
-    object_of = np.repeat(np.arange(20), 50)
-    for epoch in (0, 1):
-        dealt = deal_order(object_of, np.full(20, 1 << 20), 42, epoch)
-        spread = np.ptp(np.flatnonzero(object_of[dealt] == 0))
-        assert spread > 500
+@pytest.mark.parametrize("num_objects", [33, 64, 128])
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+def test_an_object_is_not_in_use_for_more_than_about_a_quarter_of_small_data(num_objects, epoch):
+    assert spans_of(dealt_objects(num_objects, 11, 16, epoch)).max() < 0.3
 
 
-def test_the_first_epoch_begins_with_few_objects_and_twice_as_many_each_time():
-    object_of = np.repeat(np.arange(100), 10)
-    dealt = object_of[deal_order(object_of, np.full(100, 16 << 20), 42, 0)]
-    bounds = [0, 4, 12, 28, 60, 100]
-    pools = [set(dealt[10 * start : 10 * end].tolist()) for start, end in pairwise(bounds)]
-    assert [len(pool) for pool in pools] == [4, 8, 16, 32, 40]
-    later = object_of[deal_order(object_of, np.full(100, 16 << 20), 42, 1)]
-    assert len(set(later[:40].tolist())) > 20
+def test_few_objects_are_mixed_nevertheless():
+    spans = spans_of(dealt_objects(8, 50, 1, 1))
+    assert spans.mean() > 0.65
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 2, 3])
+def test_an_epoch_begins_with_what_the_one_before_has_ended_with(epoch):
+    before, after = dealt_objects(80, 10, 16, epoch), dealt_objects(80, 10, 16, epoch + 1)
+    # Stretches overlap at the inner edge of the border; away from it the objects are the same.
+    last, first = set(before[-200:].tolist()), set(after[:200].tolist())
+    assert len(last - set(after[:500].tolist())) == 0
+    assert len(first - set(before[-500:].tolist())) == 0
+    assert before[-200:].tolist() != after[:200].tolist()
+
+
+def test_epochs_end_with_different_objects():
+    ends = [frozenset(dealt_objects(80, 10, 16, epoch)[-200:].tolist()) for epoch in range(6)]
+    assert len(set(ends)) == 6
+    assert len(ends[0] & ends[2]) < len(ends[0])
+
+
+def test_the_first_epoch_begins_with_few_objects_and_soon_has_many():
+    dealt = dealt_objects(100, 10, 16, 0)
+    assert len(set(dealt[:24].tolist())) <= 6  # the first batch takes a split of each lane
+    assert len(set(dealt[200:300].tolist())) >= 25
+    assert len(set(dealt_objects(100, 10, 16, 1)[:24].tolist())) > 8
 
 
 def test_default_keeps_at_least_64_splits_open():
     shape = choose_shape(np.full(1000, 1 << 20), shuffle=True)
     assert shape.num_lanes * shape.num_window_splits >= 64
+
+
+@pytest.mark.parametrize(("num_splits", "expected"), [(50, 72), (300, 72), (384, 96), (5000, 96)])
+def test_of_few_splits_fewer_are_open_but_never_less_than_64(num_splits, expected):
+    shape = choose_shape(np.full(num_splits, 1 << 20), shuffle=True)
+    assert 24 * shape.num_window_splits == expected
 
 
 def test_huge_splits_are_opened_fewer_at_a_time():

@@ -55,7 +55,7 @@ def test_64_shards_sorted_by_label_come_out_shuffled():
         assert same < 0.05
         batches = [len(set(labels[start : start + 32])) for start in range(0, 6400, 32)]
         told = figures(64, 2000, seed=seed)
-        assert told.displacement == pytest.approx(moved / (6400 / 3), abs=0.03)
+        assert told.displacement == pytest.approx(moved / (6400 / 3), abs=0.06)
         assert told.same_shard == pytest.approx(same, abs=0.02)
         assert told.batch_shards == pytest.approx(np.mean(batches), abs=1)
 

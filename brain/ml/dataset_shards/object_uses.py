@@ -11,16 +11,19 @@ from brain.ml.dataset_shards.shuffle_order import Indices, deal_order
 class ObjectUses(NamedTuple):
     """Of every object, in places of the order in which splits are dealt."""
 
-    first: Indices
-    last: Indices
+    starts: Indices
+    """Where each object's places begin in `places`; one more than there are objects."""
+    places: Indices
+    """Of all its splits in this epoch, ascending."""
     following: Indices
     """Its first place in the next epoch."""
 
 
 def object_uses(plan: EpochPlan) -> ObjectUses:
     """Return when the objects of a plan are read; O(splits)."""
-    first, last = _places(plan, plan.start.epoch)
-    return ObjectUses(first, last, _places(plan, plan.start.epoch + 1)[0])
+    starts, places = _places(plan, plan.start.epoch)
+    next_starts, next_places = _places(plan, plan.start.epoch + 1)
+    return ObjectUses(starts, places, next_places[next_starts[:-1]])
 
 
 def _places(plan: EpochPlan, epoch: int) -> tuple[Indices, Indices]:
@@ -30,9 +33,5 @@ def _places(plan: EpochPlan, epoch: int) -> tuple[Indices, Indices]:
         if plan.shuffle
         else np.arange(len(table))
     )
-    owners, places = table.object_of[dealt], np.arange(len(dealt))
-    first = np.zeros(len(table.objects), np.int64)
-    last = np.zeros(len(table.objects), np.int64)
-    # Of several assignments to one place, the last one holds.
-    last[owners], first[owners[::-1]] = places, places[::-1]
-    return first, last
+    starts = np.searchsorted(table.object_of, np.arange(len(table.objects) + 1))
+    return starts, np.argsort(table.object_of[dealt], kind="stable")

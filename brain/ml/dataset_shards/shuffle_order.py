@@ -1,11 +1,12 @@
 """Seed and epoch → order. Pure: nothing here reads a clock, a machine or a process.
 
-An epoch's order is made in three steps, each a keyed permutation:
+An epoch's order is made in three steps, each keyed by seed and epoch:
 
-1. Objects are permuted and taken in pools of at least `POOL_BYTES` and `POOL_OBJECTS`; the splits of
-   a pool are permuted among themselves. (Without pools an object would be touched all through the
-   epoch, and a cache smaller than the data would fetch it once a split.) Epoch 0 begins with small
-   pools that double, because its first batch waits for whole, verified objects.
+1. Objects are permuted and laid end to end; each one's splits are strewn at random over a stretch
+   around its place (`SPREAD_BYTES`, at most a quarter of the data). Without that bound an object would
+   be touched all through the epoch, and a cache smaller than the data would fetch it once a split.
+   What an epoch ends with is what the next one begins with, so that it is still in the cache. In epoch 0
+   the stretches grow from the start, because its first batch waits for whole, verified objects.
 2. The splits are dealt like cards to the lanes.
 3. A lane reads windows of its splits, the samples of a window permuted; lanes take turns. Its first
    window is one split, for the first batch's sake.
@@ -19,17 +20,21 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-ORDER_VERSION = 2
+ORDER_VERSION = 3
 
-POOL_BYTES = 2 << 30
-POOL_OBJECTS = 64
-"""A pool of few, huge objects would shuffle badly …"""
-POOL_LIMIT_BYTES = 8 << 30
-"""… but past this many bytes a pool of `POOL_MINIMUM` objects is enough, for the cache's sake."""
-POOL_MINIMUM = 8
-FIRST_POOL_BYTES = 48 << 20
-FIRST_POOL_OBJECTS = 4
-"""The first pool of epoch 0; each one after it is twice as large, up to the usual size."""
+SPREAD_BYTES = 2 << 30
+SPREAD_OBJECTS = 64
+"""A stretch of few, huge objects would shuffle badly …"""
+SPREAD_LIMIT_BYTES = 8 << 30
+"""… but it is made longer up to this many bytes only, for the cache's sake."""
+SPREAD_SHARE = 4
+"""A stretch is at most a quarter of the data: a cache of half of it must hold what is in use …"""
+SPREAD_MINIMUM = 8
+"""… but this many objects, whatever the cache, since fewer would hardly mix."""
+FIRST_OBJECTS = 2
+"""The stretch that epoch 0 begins with, in objects."""
+BORDER_SHARE = 3 / 8
+"""Of the data: what an epoch ends with and the next one begins with."""
 
 NUM_LANES = 24
 """Many divisors: a split is then read by few ranks."""
@@ -39,6 +44,9 @@ OPEN_BYTES = 144 << 20
 SPLIT_BYTES = OPEN_BYTES // (NUM_LANES * NUM_WINDOW_SPLITS)
 LARGE_OPEN_BYTES = 1 << 30
 """Where splits cannot be cut (compressed files, row groups) fewer are open, to stay below this."""
+FEWEST_OPEN = 64
+OPEN_SHARE = 4
+"""At most a quarter of few splits is open, down to `FEWEST_OPEN`: a cache of half of them holds those too."""
 MOST_WINDOW_SPLITS = 64
 """A budget that somebody sets opens no more than these a lane."""
 _FEWER_LANES = {24: 12, 12: 8, 8: 6, 6: 4, 4: 2, 2: 1}
@@ -57,13 +65,17 @@ SEQUENTIAL = LaneShape(num_lanes=1, num_window_splits=1)
 """File order."""
 
 
+def keyed_bits(length: int, *key: str | int) -> npt.NDArray[np.uint64]:
+    """Return random words that depend on `key` alone."""
+    digest = blake2b(repr(key).encode(), digest_size=16, person=b"quark order").digest()
+    return np.random.Philox(key=int.from_bytes(digest, "little")).random_raw(length)
+
+
 def keyed_permutation(length: int, *key: str | int) -> Indices:
     """Return a permutation of range(length) that depends on `key` alone; O(n log n)."""
     if length <= 1:
         return np.zeros(length, np.int64)
-    digest = blake2b(repr(key).encode(), digest_size=16, person=b"quark order").digest()
-    bits = np.random.Philox(key=int.from_bytes(digest, "little")).random_raw(length)
-    return np.argsort(bits, kind="stable")
+    return np.argsort(keyed_bits(length, *key), kind="stable")
 
 
 def choose_shape(
@@ -88,6 +100,8 @@ def shape_for(typical: int, num_splits: int, open_bytes: int | None = None) -> L
     if open_bytes is None:
         # Fewer than four lanes would hardly mix at all: huge splits then cost more memory or disk.
         open_bytes = LARGE_OPEN_BYTES
+        while lanes * window * OPEN_SHARE > num_splits and lanes * (window - 1) >= FEWEST_OPEN:
+            window -= 1
     else:
         window = min(MOST_WINDOW_SPLITS, open_bytes // (lanes * typical))
         fewest = 1
@@ -101,39 +115,54 @@ def shape_for(typical: int, num_splits: int, open_bytes: int | None = None) -> L
 def deal_order(object_of: Indices, object_bytes: Indices, seed: int, epoch: int) -> Indices:
     """Return the split numbers in the order in which they are dealt to the lanes.
 
-    `object_of` names each split's object (ascending), `object_bytes` each object's size. O(splits).
+    `object_of` names each split's object (ascending), `object_bytes` each object's size. O(n log n).
     """
-    num_objects = len(object_bytes)
-    shuffled = keyed_permutation(num_objects, "objects", seed, epoch)
-    first = np.searchsorted(object_of, np.arange(num_objects + 1))
-    parts = []
-    pools = _pools(object_bytes[shuffled], growing=epoch == 0)
-    for number, (start, end) in enumerate(pools):
-        objects = shuffled[start:end]
-        counts = first[objects + 1] - first[objects]
-        offsets = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        members = np.repeat(first[objects], counts) + offsets
-        parts.append(members[keyed_permutation(len(members), "splits", seed, epoch, number)])
-    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+    if not len(object_of):
+        return np.zeros(0, np.int64)
+    sizes = np.maximum(1, object_bytes)
+    total, spread = int(sizes.sum()), spread_bytes(sizes)
+    order = _object_order(sizes, seed, epoch)
+    ends = np.cumsum(sizes[order])
+    middles = np.empty(len(sizes), np.float64)
+    middles[order] = ends - sizes[order] / 2
+    lengths = np.full(len(sizes), float(min(spread, total)))
+    if epoch == 0:
+        lengths = np.minimum(lengths, middles + (FIRST_OBJECTS - 0.5) * total / len(sizes))
+    # 53 bits: a float of each is exact, and so are all sums and products the same everywhere.
+    chances = (keyed_bits(len(object_of), "splits", seed, epoch) >> np.uint64(11)) / 2.0**53
+    places = np.abs(middles[object_of] + lengths[object_of] * (chances - 0.5))
+    # What lies beyond an end is turned back, so that as much lies at the ends as anywhere.
+    return np.argsort(np.where(places > total, 2.0 * total - places, places), kind="stable")
 
 
-def _pools(sizes: Indices, *, growing: bool) -> list[tuple[int, int]]:
-    """Cut a sequence of sizes into pools; returns half-open index ranges."""
-    ends = np.cumsum(sizes)
-    pools: list[tuple[int, int]] = []
-    start = 0
-    while start < len(sizes):
-        before = int(ends[start - 1]) if start else 0
-        num_bytes, num_objects = POOL_BYTES, POOL_OBJECTS
-        if growing:
-            num_bytes = min(num_bytes, FIRST_POOL_BYTES << min(len(pools), 30))
-            num_objects = min(num_objects, FIRST_POOL_OBJECTS << min(len(pools), 30))
-        full = int(np.searchsorted(ends, before + num_bytes)) + 1
-        limit = int(np.searchsorted(ends, before + POOL_LIMIT_BYTES)) + 1
-        end = max(full, min(start + num_objects, limit), start + min(POOL_MINIMUM, num_objects))
-        pools.append((start, min(end, len(sizes))))
-        start = pools[-1][1]
-    return pools
+def spread_bytes(sizes: Indices) -> int:
+    """Return the length of the stretch over which an object's splits are strewn."""
+    mean = -(-int(sizes.sum()) // len(sizes))
+    wanted = max(SPREAD_BYTES, min(SPREAD_OBJECTS * mean, SPREAD_LIMIT_BYTES))
+    return max(min(wanted, int(sizes.sum()) // SPREAD_SHARE), SPREAD_MINIMUM * mean)
+
+
+def _object_order(sizes: Indices, seed: int, epoch: int) -> Indices:
+    """Return the objects in their order; it ends with those that the next epoch begins with."""
+    shuffled = keyed_permutation(len(sizes), "objects", seed, epoch)
+    part = np.ones(len(sizes), np.int64)
+    if epoch:
+        part[_border(sizes, seed, epoch - 1)] = 0
+    part[_border(sizes, seed, epoch)] = 2
+    return shuffled[np.argsort(part[shuffled], kind="stable")]
+
+
+def _border(sizes: Indices, seed: int, epoch: int) -> Indices:
+    """Return the objects around the end of an epoch.
+
+    Those of odd and even epochs are of different halves of the data, so that none is at both ends.
+    """
+    halves = keyed_permutation(len(sizes), "halves", seed)
+    middle = (len(sizes) + 1) // 2
+    half = halves[middle:] if epoch % 2 else halves[:middle]
+    chosen = half[keyed_permutation(len(half), "border", seed, epoch)]
+    wanted = BORDER_SHARE * int(sizes.sum())
+    return chosen[: int(np.searchsorted(np.cumsum(sizes[chosen]), wanted)) + 1]
 
 
 def window_bounds(lane: int, window: int, shape: LaneShape) -> tuple[int, int]:
