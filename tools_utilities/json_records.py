@@ -72,7 +72,8 @@ def decode_objects(
     `count`: how many records the pieces hold; one each unless given.
     """
     try:
-        samples: list[Sample] = _objects.decode_lines(separator.join(pieces))
+        joined = pieces[0] if len(pieces) == 1 else separator.join(pieces)
+        samples: list[Sample] = _objects.decode_lines(joined)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return samples if len(samples) == (len(pieces) if count is None else count) else None

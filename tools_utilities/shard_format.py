@@ -79,6 +79,19 @@ class ShardBytes(Protocol):
         ...
 
 
+class DecodeSpans(Protocol):
+    """Decodes records that are spans of bytes."""
+
+    def __call__(
+        self, pieces: list[memoryview], *, count: int | None = None
+    ) -> "list[Sample] | None":
+        """Return the samples of pieces that hold `count` records, one each unless given.
+
+        None: one of them is not right, and the split's `read` says which.
+        """
+        ...
+
+
 class RecordSpans(NamedTuple):
     """Records that are spans of bytes: those of many splits can be decoded together.
 
@@ -88,8 +101,8 @@ class RecordSpans(NamedTuple):
     view: memoryview
     starts: "npt.NDArray[np.unsignedinteger]"
     """Where each record begins in `view`, and where the last one ends."""
-    decode: Callable[[list[memoryview]], list[Sample] | None]
-    """Decodes records of any splits; None: one of them is not right, and `read` says which."""
+    decode: DecodeSpans
+    """Decodes records of any splits, one after another."""
 
 
 class RecordRows(NamedTuple):

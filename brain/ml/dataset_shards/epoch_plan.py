@@ -53,6 +53,10 @@ class EpochPlan:
     """Of a strategy that assigns splits; None: positions are dealt by turns."""
 
 
+UNREADABLE = "unreadable"
+"""In `skipped`: splits that cannot be opened, of which nobody knows how many records they have."""
+
+
 @dataclass
 class EpochCounts:
     """What is counted while reading; grows during an epoch."""
@@ -60,6 +64,8 @@ class EpochCounts:
     samples: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     """Records that are not samples by their format's rules, by reason."""
+    last_unreadable: str = ""
+    """The error of the last split that could not be opened and is left out."""
     bad: int = 0
     missing: set[str] = field(default_factory=set)
     """Keys of objects that were gone."""

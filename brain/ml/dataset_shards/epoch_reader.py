@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from brain.ml.dataset_shards.epoch_plan import EpochCounts, EpochPlan
-from brain.ml.dataset_shards.lane_walk import Chunk, LaneHint, LaneWalk
+from brain.ml.dataset_shards.lane_walk import Chunk, LaneHint, LaneWalk, UpcomingWindow
 from brain.ml.dataset_shards.object_uses import object_uses
 from brain.ml.dataset_shards.shuffle_order import Indices, deal_order
 from brain.ml.dataset_shards.window_reader import WindowReader, split_codes
@@ -22,6 +22,7 @@ BLOCK_SAMPLES = 2048
 BLOCK_BYTES = 4 << 20
 """A block holds at most so many samples, and about so many stored bytes."""
 _WINDOWS_AHEAD = 3
+_MOST_HINTS = 512
 
 
 class Block(NamedTuple):
@@ -141,6 +142,9 @@ class EpochReader:
         if current != self._ahead_of:
             first, self._ahead_of = not self._ahead_of, current
             self._hints.append((chunk.position, self._walk.hint()))
+            if len(self._hints) > _MOST_HINTS:
+                # Nobody has asked for long. An older hint serves too: what lies between is counted.
+                del self._hints[1 : _MOST_HINTS // 2 : 2]
             self._windows.keep(chunk.windows)
             # First windows are short: those after them are needed soon, and all at once.
             self._request(self.plan.shape.num_lanes if first else _WINDOWS_AHEAD)
@@ -151,28 +155,28 @@ class EpochReader:
         if not prefetch:
             return
         upcoming = [
-            splits for after in range(objects_of) for splits in self._own_windows(1 + after)
+            window for after in range(objects_of) for window in self._own_windows(1 + after)
         ]
-        numbers = [n for splits in upcoming for n in splits]
+        numbers = [n for window in upcoming for n in window.splits]
         objects = dict.fromkeys(self.plan.table.object_of[numbers].tolist())
         infos = [self.plan.table.objects[number] for number in objects]
         self.plan.source.read_ahead(infos if prefetch == "auto" else infos[: int(prefetch)])
         # After that, so that a split waits for what is read ahead instead of fetching by itself.
-        self._windows.request(n for splits in upcoming[:num_windows] for n in splits)
+        self._windows.request_windows(upcoming[:num_windows])
 
-    def _own_windows(self, after: int) -> list[tuple[int, ...]]:
+    def _own_windows(self, after: int) -> list[UpcomingWindow]:
         """Return windows to come, without those of lanes that only other ranks read."""
         share, windows = self.plan.share, self._walk.upcoming(after)
         if self.total is not None and self.plan.shape.num_lanes % share.world_size == 0:
             turn = (self.plan.start.position + share.rank) % share.world_size
-            windows = [found for found in windows if found[0] % share.world_size == turn]
-        return [splits for _, splits in windows]
+            windows = [found for found in windows if found.lane % share.world_size == turn]
+        return windows
 
     def _read(self, chunk: Chunk) -> Sequence[Any]:
         share = self.plan.share
         offsets = np.arange(chunk.num_positions) + (chunk.position - self.plan.start.position)
         mine = share.mine(offsets)
-        return self._windows.read(self._windows.locate(chunk, mine)) if len(mine) else []
+        return self._windows.read_chunk(chunk, mine) if len(mine) else []
 
     def _hold_back(self, entries: Sequence[Any], chunk: Chunk) -> Sequence[Any]:
         """Return the entries that may yet turn out to be dropped: those of an incomplete turn."""

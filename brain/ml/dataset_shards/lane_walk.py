@@ -39,6 +39,14 @@ class LaneWindow(NamedTuple):
     splits: tuple[int, ...]
 
 
+class UpcomingWindow(NamedTuple):
+    """A window that a lane has not entered; how many samples lie before it may not be known yet."""
+
+    lane: int
+    number: int
+    splits: tuple[int, ...]
+
+
 class Chunk(NamedTuple):
     """A stretch of rounds in which no lane changes its window or ends."""
 
@@ -121,13 +129,14 @@ class LaneWalk:
         lanes = (lane for lane, total in enumerate(self._total) if total > self._round)
         return [self._window(lane) for lane in lanes]
 
-    def upcoming(self, after: int = 1) -> list[tuple[int, tuple[int, ...]]]:
-        """Return (lane, splits) of the n-th window after each lane's own, soonest first."""
+    def upcoming(self, after: int = 1) -> list[UpcomingWindow]:
+        """Return the n-th window after each lane's own, soonest first."""
         lanes = sorted(
             range(len(self._lanes)), key=lambda lane: self._base[lane] + self._size[lane]
         )
-        windows = ((lane, self._splits(lane, self._number[lane] + after)) for lane in lanes)
-        return [(lane, splits) for lane, splits in windows if splits]
+        numbers = ((lane, self._number[lane] + after) for lane in lanes)
+        windows = (UpcomingWindow(lane, n, self._splits(lane, n)) for lane, n in numbers)
+        return [window for window in windows if window.splits]
 
     def chunks(self, max_positions: Callable[[], int]) -> Iterator[Chunk]:
         """Yield the order from where the walk stands to the epoch's end, in stretches.

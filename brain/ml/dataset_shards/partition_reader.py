@@ -66,8 +66,8 @@ class PartitionCursor:
     def ahead(self) -> tuple[list[int], list[int]]:
         """Return the splits of the current and next windows, and of the ones after those."""
         soon = [number for window in self._walk.current() for number in window.splits]
-        soon += [number for _, splits in self._walk.upcoming(1) for number in splits]
-        return soon, [number for _, splits in self._walk.upcoming(2) for number in splits]
+        soon += [number for window in self._walk.upcoming(1) for number in window.splits]
+        return soon, [number for window in self._walk.upcoming(2) for number in window.splits]
 
 
 class PartitionReader:

@@ -3,22 +3,26 @@
 Holds 8 bytes an open sample (the window's codes in its order) beside what the formats hold.
 """
 
+import logging
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from brain.ml.dataset_shards.bulk_reading import inverse, read_together
-from brain.ml.dataset_shards.epoch_plan import EpochCounts, EpochPlan
-from brain.ml.dataset_shards.lane_walk import Chunk, LaneWindow
+from brain.ml.dataset_shards.epoch_plan import UNREADABLE, EpochCounts, EpochPlan
+from brain.ml.dataset_shards.laid_window import LaidWindow, lay_out
+from brain.ml.dataset_shards.lane_walk import Chunk, LaneWindow, UpcomingWindow
 from brain.ml.dataset_shards.open_ahead import OpenAhead
 from brain.ml.dataset_shards.shuffle_order import Indices, window_permutation
 from brain.ml.dataset_shards.split_source import OpenedSplit
 from tools_utilities.errors import DataError, ObjectNotFoundError, RecordError
 
 NUM_OPEN_THREADS = 4
+_LOGGER = logging.getLogger(__name__)
 _SPLIT_SHIFT = 32
 _INDEX_MASK = (1 << _SPLIT_SHIFT) - 1
 _DENSE = 4
@@ -44,12 +48,22 @@ class WindowReader:
         self._seen = seen
         self._open: dict[int, OpenedSplit] = {}
         self._windows: dict[LaneWindow, Indices] = {}
+        self._laid: dict[LaneWindow, LaidWindow | None] = {}
         threads = NUM_OPEN_THREADS if plan.prefetch else 0
         self._ahead = OpenAhead(self._open_split, num_threads=threads)
 
     def request(self, numbers: Iterable[int]) -> None:
         """Ask for splits to be opened ahead."""
         self._ahead.request(numbers)
+
+    def request_windows(self, windows: Sequence[UpcomingWindow]) -> None:
+        """Ask for windows to be opened ahead, and laid out where that is worth it."""
+        self.request(number for window in windows for number in window.splits)
+        # First windows are short and wanted at once; a worker takes one here and one there.
+        if self._plan.shuffle and self._plan.share.num_workers == 1:
+            for window in windows:
+                if window.number:
+                    self._ahead.request_layout(window.splits, partial(self._lay_out, window))
 
     def learn(self, splits: Sequence[int]) -> None:
         """Open splits of a window that is about to be entered, for their counts."""
@@ -64,6 +78,8 @@ class WindowReader:
             self._open.pop(number).close()
         for window in self._windows.keys() - set(windows):
             del self._windows[window]
+        for window in self._laid.keys() - set(windows):
+            del self._laid[window]
 
     def mean_bytes(self, windows: Sequence[LaneWindow]) -> float:
         """Return the stored bytes of a sample in these windows, on average."""
@@ -87,6 +103,30 @@ class WindowReader:
                 places = rounds[chosen] + (chunk.first_round - window.base)
                 codes[chosen] = self._window(window)[places]
         return codes
+
+    def read_chunk(self, chunk: Chunk, entries: Indices) -> Sequence[Any]:
+        """Return the samples (or what stands for them) of entries of a chunk, in that order."""
+        rounds, columns = np.divmod(entries + chunk.skip, len(chunk.windows))
+        samples: list[Any] = []
+        places, others = [], np.ones(len(entries), np.bool_)
+        for column, window in enumerate(chunk.windows):
+            found = self._laid_window(window)
+            chosen = (columns == column).nonzero()[0] if found is not None else []
+            if found is None or not len(chosen):
+                continue
+            read = found.read(rounds[chosen] + (chunk.first_round - window.base))
+            if read is None:
+                self._read_apart(window)
+                continue
+            samples += read
+            places.append(chosen)
+            others[chosen] = False
+        if not places:
+            return self.read(self.locate(chunk, entries))
+        if others.any():
+            samples += self.read(self.locate(chunk, entries[others]))
+            places.append(others.nonzero()[0])
+        return [samples[place] for place in inverse(np.concatenate(places)).tolist()]
 
     def read(self, codes: Indices) -> Sequence[Any]:
         """Return the samples (or what stands for them) of codes, in that order."""
@@ -114,23 +154,47 @@ class WindowReader:
             opened.close()
         self._open.clear()
         self._windows.clear()
+        self._laid.clear()
         self._plan.source.settle()
 
     def _window(self, window: LaneWindow) -> Indices:
         """Return the codes of a window's samples, in its order."""
         found = self._windows.get(window)
         if found is None:
-            counts, plan = self.counts[list(window.splits)], self._plan
+            counts = self.counts[list(window.splits)]
             starts = np.cumsum(counts) - counts
             numbers = np.array(window.splits, np.int64) << _SPLIT_SHIFT
             found = np.repeat(numbers - starts, counts) + np.arange(int(counts.sum()))
-            if plan.shuffle:
-                epoch = plan.start.epoch
-                found = found[
-                    window_permutation(len(found), plan.seed, epoch, window.lane, window.number)
-                ]
+            if self._plan.shuffle:
+                found = found[self._order(window.lane, window.number, len(found))]
             self._windows[window] = found
         return found
+
+    def _order(self, lane: int, number: int, length: int) -> Indices:
+        return window_permutation(length, self._plan.seed, self._plan.start.epoch, lane, number)
+
+    def _lay_out(self, window: UpcomingWindow, opened: Sequence[OpenedSplit]) -> LaidWindow | None:
+        """Lay out a window; on a thread that opens ahead."""
+        length = sum(split.num_samples for split in opened)
+        spans = [split.spans for split in opened]
+        return lay_out(spans, self._order(window.lane, window.number, length))
+
+    def _laid_window(self, window: LaneWindow) -> LaidWindow | None:
+        """Return a window as it was laid out, its splits closed; None: read it from its splits."""
+        if window in self._laid or not self._ahead.has_laid_out(window.splits):
+            return self._laid.get(window)
+        for number in window.splits:
+            self._get(number)  # for its count, and what it has skipped
+        found = self._laid[window] = self._ahead.take_layout(window.splits)
+        for number in window.splits if found is not None else ():
+            self._open.pop(number).close()
+        return found
+
+    def _read_apart(self, window: LaneWindow) -> None:
+        """Go back to the splits of a window that does not decode as it was laid out."""
+        self._laid[window] = None
+        for number in window.splits:
+            self._open[number] = self._open_split(number)
 
     def _read_split(self, number: int, indices: list[int]) -> list[Any]:
         opened = self._get(number)
@@ -157,6 +221,7 @@ class WindowReader:
             return None
         except RecordError as error:
             self._give_up(number, error, self._plan.tolerance.on_bad)
+            self._count_unreadable(number, error)
             return None
         finally:
             self._seen.open_seconds += time.perf_counter() - started
@@ -166,6 +231,14 @@ class WindowReader:
         for reason, count in opened.skipped.items():
             self._seen.skipped[reason] = self._seen.skipped.get(reason, 0) + count
         return opened
+
+    def _count_unreadable(self, number: int, error: RecordError) -> None:
+        """Count a split that cannot be opened as one bad record where nobody knows how many it has."""
+        if self.counts[number]:
+            return  # each of its records is met in the order, and counted then
+        _LOGGER.warning("%s; its records are left out", error)
+        self._seen.skipped[UNREADABLE] = self._seen.skipped.get(UNREADABLE, 0) + 1
+        self._seen.last_unreadable = str(error)
 
     def _give_up(self, number: int, error: RecordError | ObjectNotFoundError, policy: str) -> None:
         if policy != "skip":
