@@ -3,6 +3,7 @@
 The work of `tools_utilities/scripts/create_sharded_dataset.py` and of the bridge.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,11 @@ from typing import Any
 import msgspec
 
 from tools_utilities.chunk_writers import takes_lines
+from tools_utilities.dataset_additions import Addition, layout_of, merge_additions, reserve
+from tools_utilities.dataset_location import locate_dataset
 from tools_utilities.errors import UsageError
+from tools_utilities.manifest import load_manifest
+from tools_utilities.object_store import open_store
 from tools_utilities.sample_source import Source, SourceOptions, open_sources
 from tools_utilities.shard_format import shard_formats, split_suffix
 from tools_utilities.sharded_dataset import WORKERS, Dealt, ShardingPlan, ShardingRun
@@ -19,6 +24,7 @@ from tools_utilities.shuffled_source import ShuffledSource
 
 LAYOUTS = ("folders", "flat", "file")
 _SHUFFLE = "shuffle"
+_PEER_INDEXED = frozenset({"litdata", "mds"})
 
 
 class OutputOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,8 +46,12 @@ def create_sharded_dataset(
     options: SourceOptions | None = None,
     output: OutputOptions | None = None,
     report: Callable[[Dealt], None] = lambda _dealt: None,
+    append: bool = False,
 ) -> dict[str, Any]:
     """Make the dataset and return its master metadata; a finished one is left as it is.
+
+    `append`: add to the finished dataset that is there, and return what was added;
+    `merge_dataset` then takes it into the index.
 
     Several inputs are read one after another, as one; a `Source` is read as it is.
 
@@ -54,6 +64,9 @@ def create_sharded_dataset(
     _check(plan)
     chosen = output or OutputOptions()
     source = _source(input_file, plan, options or SourceOptions())
+    addition = None
+    if append:
+        plan, addition = _appending(output_dir, plan, source, chosen)
     header = plan.header(source)
     made = ShardingOutput(
         output_dir,
@@ -61,6 +74,7 @@ def create_sharded_dataset(
         state_dir=chosen.state_dir,
         endpoint_url=chosen.endpoint_url,
         profile=chosen.profile,
+        addition=addition,
     )
     done = made.finished(header)
     if done is not None:
@@ -70,6 +84,46 @@ def create_sharded_dataset(
         source = ShuffledSource(source, plan.seed, made.staging / _SHUFFLE)
     run = ShardingRun(source, plan, made.progress, made.publisher(), report, workers=chosen.workers)
     return made.finish(run.run(), header)
+
+
+def merge_dataset(output_dir: str, output: OutputOptions | None = None) -> dict[str, Any]:
+    """Take everything that was added to a dataset into its index; merging again changes nothing.
+
+    Raises: as `merge_additions`.
+    """
+    chosen = output or OutputOptions()
+    spec, prefix = locate_dataset(
+        output_dir, endpoint_url=chosen.endpoint_url, profile=chosen.profile
+    )
+    return merge_additions(open_store(spec), prefix)
+
+
+def _appending(
+    output_dir: str, plan: ShardingPlan, source: Source, chosen: OutputOptions
+) -> tuple[ShardingPlan, Addition]:
+    """Return the plan under reserved numbers, and the reservation."""
+    spec, prefix = locate_dataset(
+        output_dir, endpoint_url=chosen.endpoint_url, profile=chosen.profile
+    )
+    store = open_store(spec)
+    flat = plan.layout == "flat"
+    wrong = {
+        "val_fraction with append": plan.val_fraction is not None,
+        f"{plan.format} files beside an index.json": flat and plan.format in _PEER_INDEXED,
+        f"layout {plan.layout}, and the dataset there has the other": (
+            load_manifest(store, prefix) is not None and layout_of(store, prefix) != plan.layout
+        ),
+    }
+    for message, applies in wrong.items():
+        if applies:
+            raise UsageError(
+                f"cannot append: {message}", hint="Make another dataset, or leave it out."
+            )
+    header = msgspec.json.encode(plan.header(source))
+    identity = hashlib.sha256(header).hexdigest()[:8]
+    addition = reserve(store, prefix, identity, 1 if flat else plan.num_shards)
+    name = f"{plan.name}-{identity}" if flat else plan.name
+    return msgspec.structs.replace(plan, first_shard=addition.first_shard, name=name), addition
 
 
 def _source(

@@ -54,6 +54,8 @@ class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True):
     shuffle: bool = False
     seed: int = 42
     """Of the shuffle."""
+    first_shard: int = 0
+    """Number of the first shard of what is added to a dataset."""
 
     @property
     def val_shards(self) -> int:
@@ -70,6 +72,7 @@ class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True):
             number, total = shard - self.num_shards, self.val_shards
         if self.layout == "file":
             return self.name
+        number += self.first_shard
         if self.layout == "folders":
             side = "" if self.val_fraction is None else f"{VAL if held_out else 'train'}/"
             chunk = f"chunk_{round_number:04d}{self.suffix}"
@@ -81,6 +84,7 @@ class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True):
         if self.samples_per_shard is not None:
             return f"{self.name}-{round_number:05d}{self.suffix}"
         name = VAL if held_out else self.name
+        number -= self.first_shard  # a flat file's name says whose it is
         return f"{name}-{number:05d}-of-{total:05d}{self.suffix}"
 
     def sides(self) -> dict[str, range]:
@@ -122,6 +126,8 @@ class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True):
     def header(self, source: Source) -> Header:
         """Return what a resumed run must share with the one that began."""
         settings: dict[str, str | float | bool | None] = msgspec.to_builtins(self)
+        if not self.first_shard:
+            del settings["first_shard"]  # datasets made before there were additions have none
         return Header(
             source=source.uri,
             fingerprint=source.fingerprint,

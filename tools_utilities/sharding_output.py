@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from tools_utilities.chunk_publisher import Uploader, move_into
+from tools_utilities.dataset_additions import Addition, finish_addition
 from tools_utilities.dataset_location import locate_dataset
 from tools_utilities.dataset_metadata import (
     encode_metadata,
@@ -45,8 +46,11 @@ class ShardingOutput:
         state_dir: Path | None = None,
         endpoint_url: str | None = None,
         profile: str | None = None,
+        addition: Addition | None = None,
     ) -> None:
+        """`addition`: what is made is added to the dataset there, under the numbers of this."""
         self._plan = plan
+        self._addition = addition
         self._name = output_dir
         folder = output_dir
         if plan.layout == "file":
@@ -57,10 +61,13 @@ class ShardingOutput:
         if spec.uri.startswith("file://"):
             self._local = Path(spec.uri.removeprefix("file://"))
             hidden = f".quark-{plan.name}" if plan.layout == "file" else ""
+            if addition is not None:
+                hidden = f".quark-{addition.identity}"  # others may be adding meanwhile
             self.work_folder = self._local / hidden
         else:
             base = state_dir or Path.home() / ".local/state/quark/sharding"
             identity = f"{spec.endpoint_url or ''} {output_dir.rstrip('/')}"
+            identity += f" {addition.identity}" if addition is not None else ""
             self.work_folder = base / hashlib.sha256(identity.encode()).hexdigest()[:24]
         self.progress = Progress(self.work_folder / PROGRESS)
 
@@ -92,6 +99,8 @@ class ShardingOutput:
             UsageError: another dataset is there.
             ChangedError: it was made from a source that changed since.
         """
+        if self._addition is not None:
+            return self._addition.summary if self._addition.done else None
         if self._plan.layout == "file":
             if not self.progress.begun and self._read(self._plan.name, limit=0) is not None:
                 raise UsageError(
@@ -125,7 +134,9 @@ class ShardingOutput:
 
     def finish(self, rounds: Sequence[Round], header: Header) -> dict[str, Any]:
         """Write the metadata, the index last, and forget the work; returns the summary."""
-        if self._plan.layout == "file":
+        if self._addition is not None:
+            summary = self._write_addition(rounds, self._addition)
+        elif self._plan.layout == "file":
             summary = {"total_tasks": rounds[-1].samples, "num_shards": 1}
         elif self._plan.layout == "flat":
             summary = self._write_flat(rounds, header)
@@ -133,7 +144,7 @@ class ShardingOutput:
             summary = self._write_folders(rounds, header)
         self.progress.remove()
         shutil.rmtree(self.staging, ignore_errors=True)
-        if self._plan.layout == "file" or self._local is None:
+        if self._plan.layout == "file" or self._local is None or self._addition is not None:
             shutil.rmtree(self.work_folder, ignore_errors=True)
         return summary
 
@@ -162,6 +173,21 @@ class ShardingOutput:
         for side, master in masters.items():
             self._store.put(f"{self._prefix}{side}{MASTER}", encode_metadata(master))
         return _summary(list(masters.values()))
+
+    def _write_addition(self, rounds: Sequence[Round], addition: Addition) -> dict[str, Any]:
+        if self._plan.layout == "flat":
+            found = flat_manifest(rounds, self._prefix).shards
+            shards = [list(shard.chunks) for shard in found]
+        else:
+            shards = shard_chunks(rounds, range(self._plan.num_shards))
+            for number, chunks in enumerate(shards, addition.first_shard):
+                folder = f"shard_{number:03d}/"
+                if chunks:
+                    self._write_peer_index(folder, chunks)
+                total = addition.first_shard + len(shards)
+                content = encode_metadata(shard_metadata(number, total, chunks))
+                self._store.put(f"{self._prefix}{folder}metadata.json", content)
+        return finish_addition(self._store, self._prefix, addition, shards).summary
 
     def _write_peer_index(self, folder: str, chunks: Sequence[Chunk]) -> None:
         index = peer_index(self._plan.format, chunks, self._range)

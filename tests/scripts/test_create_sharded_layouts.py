@@ -190,11 +190,11 @@ def most(pid):
 children, ended = {}, threading.Event()
 def look():
     while not ended.wait(0.1):
-        for pid in " ".join(p.read_text() for p in Path("/proc/self/task").glob("*/children")).split():
+        for path in Path("/proc/self/task").glob("*/children"):
             try:
-                children[pid] = most(pid)
+                children.update((pid, most(pid)) for pid in path.read_text().split())
             except (OSError, IndexError):
-                pass  # it has just ended
+                pass  # a thread or a process has just ended
 looking = threading.Thread(target=look)
 looking.start()
 code = main(sys.argv[1:])

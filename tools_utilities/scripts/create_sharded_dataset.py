@@ -17,7 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tools_utilities.dataset_creation import LAYOUTS, OutputOptions, create_sharded_dataset
+from tools_utilities.dataset_creation import (
+    LAYOUTS,
+    OutputOptions,
+    create_sharded_dataset,
+    merge_dataset,
+)
 from tools_utilities.dataset_metadata import BYTES_PER_MB
 from tools_utilities.errors import QuarkError, RunStoppedError
 from tools_utilities.sample_source import SourceOptions
@@ -87,7 +92,7 @@ def stopping_cleanly() -> Iterator[None]:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Make a sharded dataset.")
     add = parser.add_argument
-    add("--input_file", required=True, nargs="+", help="files, folders, store URIs, hf://NAME")
+    add("--input_file", nargs="+", help="files, folders, store URIs, hf://NAME")
     add("--output_dir", required=True, help="folder or store URI; a data file's name: one file")
     add("--num_shards", type=int, default=8)
     add("--chunk_size_mb", type=float, default=100, help="fractions allowed")
@@ -108,8 +113,15 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--profile", help="AWS profile of the input")
     add("--output_endpoint_url", help="S3 endpoint of the output; default: the environment's")
     add("--output_profile", help="AWS profile of the output")
+    add("--append", action="store_true", help="add to the finished dataset in --output_dir")
+    add("--merge", action="store_true", help="then, or alone: take what was added into the index")
     add("--verbose", action="store_true", help="progress, rate and time left on stderr")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if not options.input_file and (options.append or not options.merge):
+        parser.error("the following arguments are required: --input_file")
+    if options.input_file and options.merge and not options.append:
+        parser.error("--merge goes with --append, or alone")
+    return options
 
 
 def _plan_of(options: argparse.Namespace) -> ShardingPlan:
@@ -149,16 +161,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         with stopping_cleanly():
-            master = create_sharded_dataset(
-                options.input_file,
-                options.output_dir,
-                _plan_of(options),
-                options=source,
-                output=output,
-                report=ProgressReporter(sys.stderr.write, time.monotonic)
-                if options.verbose
-                else _ignore,
-            )
+            master: dict[str, Any] = {}
+            if options.input_file:
+                master = create_sharded_dataset(
+                    options.input_file,
+                    options.output_dir,
+                    _plan_of(options),
+                    options=source,
+                    output=output,
+                    report=ProgressReporter(sys.stderr.write, time.monotonic)
+                    if options.verbose
+                    else _ignore,
+                    append=options.append,
+                )
+            if options.merge:
+                master = merge_dataset(options.output_dir, output)
     except QuarkError as error:
         sys.stderr.write(f"error: {error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
         return error.exit_code
