@@ -15,6 +15,9 @@ from tools_utilities.terminal_text import Line, pairs
 
 MOST_QUESTIONS = 12
 """A sentence that is still not understood after so many answers is given up."""
+MOST_WORDS = 8
+LONGEST_WORD = 60
+"""Unknown words that an error names, and their letters; the marks show all of them."""
 CONNECTORS = {"data": "with ", "run": "", "source": ""}
 """What makes an answer read as its slot, where the answer alone would not."""
 
@@ -166,7 +169,7 @@ def needed(
             hint=next_command(reading, read),
         )
     if reading.status == "unaccounted":
-        words = ", ".join(_unknown(item) for item in reading.unaccounted)
+        words = _listed([_unknown(item) for item in reading.unaccounted])
         return InputNeededError(
             f"not understood: {words}", hint=_hint_for_unknown(reading, read),
         )  # fmt: skip
@@ -212,7 +215,13 @@ def _meant(item: UnknownLike) -> str:
 
 
 def _unknown(item: UnknownLike) -> str:
-    return f"{item.text} ({_meant(item)})" if item.suggest else item.text
+    text = item.text if len(item.text) <= LONGEST_WORD else f"{item.text[:LONGEST_WORD]}..."
+    return f"{text} ({_meant(item)})" if item.suggest else text
+
+
+def _listed(words: Sequence[str]) -> str:
+    more = len(words) - MOST_WORDS
+    return ", ".join(words[:MOST_WORDS]) + (f" and {more} more" if more > 0 else "")
 
 
 def _hint_for_unknown(reading: ReadingLike, read: Callable[[str], ReadingLike] | None) -> str:
@@ -224,7 +233,7 @@ def _hint_for_unknown(reading: ReadingLike, read: Callable[[str], ReadingLike] |
 def _without_unknown(
     reading: ReadingLike, read: Callable[[str], ReadingLike], console: Console, ignored: list[str]
 ) -> str:
-    words = ", ".join(item.text for item in reading.unaccounted)
+    words = _listed([item.text for item in reading.unaccounted])
     if not console.confirm(f"Ignore {words}?", default=False):
         raise UsageError(f"not understood: {words}", hint=_hint_for_unknown(reading, read))
     sentence = reading.sentence

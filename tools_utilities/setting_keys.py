@@ -351,6 +351,8 @@ def _bad(key: SettingKey, value: object, accepted: str) -> UsageError:
 
 def check_limits(key: SettingKey, value: Any) -> None:
     """Raise UsageError when a typed value is out of the key's limits."""
+    if key.name == "betas" and not (len(value) == 2 and all(0 <= beta < 1 for beta in value)):  # noqa: PLR2004 - AdamW's two
+        raise _bad(key, ",".join(map(str, value)), "two numbers from 0 to below 1")
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
     if not math.isfinite(value):
