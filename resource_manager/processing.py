@@ -19,6 +19,7 @@ from tools_utilities.errors import ClaimError, InputNeededError, UsageError
 from tools_utilities.object_store import open_store
 from tools_utilities.sample_source import SourceOptions
 from tools_utilities.scripts.create_sharded_dataset import ProgressReporter, stopping_cleanly
+from tools_utilities.scripts.shard_actions import paint_status, watched_status
 from tools_utilities.scripts.shard_manager import ShardManager
 from tools_utilities.settings import Settings
 from tools_utilities.shard_status import status_table
@@ -116,7 +117,8 @@ class ShardCommands:
         manager = ShardManager(dataset, slots.get("worker"), store=open_store(spec))
         shard_id = slots.get("shard")
         if action == "shard_status":
-            status = manager.get_shard_status()
+            follow = slots.get("follow")
+            status = watched_status(manager, paint_status) if follow else manager.get_shard_status()
             self._console.result(status_table(status), {"schema": SCHEMA, **status})
             return 0
         if action == "claim":

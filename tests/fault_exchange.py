@@ -10,6 +10,7 @@ import socket
 import struct
 import sys
 import termios
+import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -41,8 +42,15 @@ class Logged:
     """What the client was told; None: nothing."""
     sent_bytes: int = 0
     """Of the body, to the client."""
-    applied: int = 0
-    """How often it was forwarded."""
+    answers: list[int] = field(default_factory=list)
+    """What the server said each time it was forwarded."""
+    at: float = field(default_factory=time.monotonic)
+    """When it came, on the monotonic clock."""
+
+    @property
+    def applied(self) -> int:
+        """How often it was forwarded."""
+        return len(self.answers)
 
 
 def is_listing(request: Request) -> bool:
@@ -164,7 +172,7 @@ class Exchange:
             writer.write(self.request.body)
             await writer.drain()
             status, headers = await _response_head(reader)
-            self.logged.applied += 1
+            self.logged.answers.append(status)
             yield reader, status, headers
         finally:
             writer.close()

@@ -36,6 +36,8 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str | None = None
     attempts: int = 1
     """Claims of this shard so far."""
+    crashes: int = 0
+    """Claims in a row, up to this one, that ended without a word: their leases ran out."""
     last_error: str | None = None
 
 

@@ -15,6 +15,7 @@
     ├── CacheError (OSError)             2   an explicit cache folder cannot be used
     ├── ChangedError                     6   the plan or the data changed
     ├── ClaimError                       5   nothing to claim, or not the owner
+    ├── ShardCrashError                  1   workers died one after the other on a shard
     ├── WorkerError                      1   a loader worker was lost
     └── RunStoppedError                130   interrupted; `exit_code` 143 when terminated
 
@@ -145,6 +146,10 @@ class ClaimError(QuarkError):
     """Nothing to claim, or the caller does not own the claim."""
 
     exit_code = 5
+
+
+class ShardCrashError(QuarkError):
+    """Workers died one after the other on a shard; it is left alone until an operator resets it."""
 
 
 class WorkerError(QuarkError):

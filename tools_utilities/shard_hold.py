@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from tools_utilities.claim_record import ClaimRecord
-from tools_utilities.errors import ClaimError, QuarkError, RunStoppedError
+from tools_utilities.errors import ClaimError, QuarkError, RunStoppedError, ShardCrashError
 from tools_utilities.shard_lease import DANGER_FACTOR, Phase, ShardLease
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class ShardHold:
             return
         try:
             if self._lease.phase is Phase.HOLD:
-                self._lease.release(self._reason(error))
+                self._lease.release(self._reason(error), crashes=self._crashes(error))
         except QuarkError as failure:
             # The lease runs out by itself; the error that ended the work matters more.
             logger.warning("%s: could not give the claim up: %s", self._lease.key, failure)
@@ -71,6 +71,11 @@ class ShardHold:
             return None
         before = self._lease.record.last_error if self._lease.record else None
         return f"{type(error).__name__}: {error}" if error else before or "given up"
+
+    def _crashes(self, error: BaseException | None) -> int:
+        """Return the count that is left in the record: what was given up for its crashes keeps them."""
+        record = self._lease.record
+        return record.crashes if record and isinstance(error, ShardCrashError) else 0
 
     @property
     def record(self) -> ClaimRecord | None:

@@ -104,8 +104,19 @@ class ShardLease:
             return False
         if record.owner == self.owner:
             return True
-        unchanged = self._clock.now() - self._first_seen
-        return unchanged >= EXPIRY_FACTOR * record.lease_seconds
+        return self.seconds_to_expiry <= 0
+
+    @property
+    def held_by_other(self) -> bool:
+        """Whether the version last seen is another worker's lease, run out or not."""
+        record = self.version.record
+        return record is not None and record.state == "leased" and record.owner != self.owner
+
+    @property
+    def seconds_to_expiry(self) -> float:
+        """How much longer the version last seen must stand unchanged for its lease to have run out."""
+        lease_seconds = self.version.record.lease_seconds if self.version.record else 0.0
+        return EXPIRY_FACTOR * lease_seconds - (self._clock.now() - self._first_seen)
 
     def try_claim(self) -> bool:
         """Look, and claim the shard if it is free or its lease has run out."""
@@ -118,6 +129,10 @@ class ShardLease:
         if not self.claimable():
             return False
         before = self.version.record
+        crashed = before is not None and before.state == "leased" and before.owner != self.owner
+        error = before.last_error if before else None
+        if before is not None and crashed:
+            error = f"{before.worker or before.owner} ended without a word (claim {before.gen})"
         claimed = ClaimRecord(
             gen=(before.gen if before else 0) + 1,
             owner=self.owner,
@@ -126,7 +141,8 @@ class ShardLease:
             lease_seconds=self._lease_seconds,
             worker=self._worker,
             attempts=(before.attempts if before else 0) + 1,
-            last_error=before.last_error if before else None,
+            crashes=(before.crashes if before else 0) + crashed,
+            last_error=error,
         )
         return self._write("claim", claimed) is Phase.HOLD
 
@@ -157,9 +173,12 @@ class ShardLease:
         )
         return self._write("complete", done) is Phase.DONE
 
-    def release(self, error: str | None = None) -> None:
-        """Give the shard up for others; one way: this claim is never worked on again."""
-        freed = msgspec.structs.replace(self._next(state="free"), last_error=error)
+    def release(self, error: str | None = None, *, crashes: int = 0) -> None:
+        """Give the shard up for others; one way: this claim is never worked on again.
+
+        Who can say so has not crashed: their count begins anew, unless it is given.
+        """
+        freed = msgspec.structs.replace(self._next(state="free"), last_error=error, crashes=crashes)
         self._write("release", freed)
 
     def reset(self, *, force: bool = False) -> bool:

@@ -8,8 +8,10 @@ input and a few batches of results, whatever the chunk's size: results go to a l
 """
 
 import contextlib
+import functools
 import hashlib
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from tools_utilities.errors import DataError, DataNotFoundError, ObjectNotFoundE
 from tools_utilities.folder_columns import FolderColumns
 from tools_utilities.manifest import Chunk, Shard
 from tools_utilities.object_store import ObjectInfo, ObjectStore
+from tools_utilities.patience import patiently
 from tools_utilities.prepared_types import prepared
 from tools_utilities.sample_source import SourceOptions
 from tools_utilities.sample_sources.stored import StoredRecords
@@ -72,6 +75,13 @@ class Observer(msgspec.Struct, frozen=True, kw_only=True):
     """Samples just worked."""
     on_chunk: Callable[[int], None] = lambda _chunks: None
     """Chunks of the shard done so far."""
+
+
+class Stuck(msgspec.Struct, frozen=True):
+    """How often, and where, the claims of a shard ended without a word."""
+
+    claims: int
+    chunk: str
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +147,25 @@ class ShardProcessor:
             num_worked=num_worked,
             num_bad=sum(len(entry.bad) for entry in done),
         )
+
+    def stuck(self, shard: Shard, record: ClaimRecord) -> Stuck:
+        """Return how many claims in a row crashed since the last that finished another chunk.
+
+        Dead claims leave the chunks they finished: a worker that is killed now and then gets on, one
+        that its shard kills does not.
+        """
+        folder = f"{self._out_prefix}shard_{shard.shard_id:03d}/"
+        done: Counter[int] = Counter()
+        for key in self._earlier(folder, ""):
+            number = key.removeprefix(folder).partition("-")[0]
+            if key.endswith(DONE) and number.isdigit() and int(number) < record.gen:
+                done[int(number)] += 1
+        furthest, reached_by = 0, 0
+        for gen in sorted(done):
+            if done[gen] > furthest:
+                furthest, reached_by = done[gen], gen
+        chunk = shard.chunks[min(furthest, len(shard.chunks) - 1)]
+        return Stuck(min(record.crashes, record.gen - reached_by), chunk.key)
 
     def _work_chunk(self, chunk: Chunk, key: str, bad_before: int) -> DoneChunk:
         with self._staging() as (path, writer):
@@ -241,15 +270,15 @@ class ShardProcessor:
         )
         upload_to(self._out, "", written, key)
         # After its data: a kill between the two leaves a chunk that is simply worked again.
-        self._out.put(self._done_key(key), msgspec.json.encode(done))
+        patiently(lambda: self._out.put(self._done_key(key), msgspec.json.encode(done)))
         return done
 
     def _earlier(self, shard_folder: str, own: str) -> dict[str, ObjectInfo]:
         try:
-            found = list(self._out.list(shard_folder))
+            found = patiently(lambda: list(self._out.list(shard_folder)))
         except DataNotFoundError:  # a local folder that is made by the first output
             return {}
-        return {info.key: info for info in found if not info.key.startswith(own)}
+        return {info.key: info for info in found if not (own and info.key.startswith(own))}
 
     def _take_over(
         self, earlier: dict[str, ObjectInfo], number: int, key: str, fingerprint: str
@@ -259,7 +288,7 @@ class ShardProcessor:
             named = old.endswith(f"/chunk_{number:04d}{self._suffix}")
             if not named or self._done_key(old) not in earlier:
                 continue
-            found = self._copy(old, key, fingerprint)
+            found = patiently(functools.partial(self._copy, old, key, fingerprint))
             if found is not None:
                 return found
         return None

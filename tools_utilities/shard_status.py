@@ -40,6 +40,7 @@ def status_row(
         "assigned_to": record.worker if record and held else None,
         "num_samples": shard.num_samples,
         "attempts": record.attempts if record else 0,
+        "crashes": record.crashes if record else 0,
         "gen": record.gen if record else 0,
         "owner": record.owner if record and held else None,
         "lease_seconds": record.lease_seconds if record and held else None,
@@ -67,10 +68,19 @@ def status_line(status: dict[str, Any]) -> str:
 
 def status_table(status: dict[str, Any]) -> list[str]:
     """Return the status line and one line a shard, in columns."""
-    titles = ("shard", "status", "assigned to", "age s", "progress", "attempts", "last error")
+    shown = {
+        "status": "status",
+        "assigned_to": "assigned to",
+        "owner": "owner",
+        "age_seconds": "age s",
+        "progress": "progress",
+        "attempts": "attempts",
+        "last_error": "last error",
+    }
+    titles = ("shard", *shown.values())
     rows: list[tuple[str, ...]] = [titles]
     for row in status["shards"]:
-        names = ("status", "assigned_to", "age_seconds", "progress", "attempts", "last_error")
+        names = tuple(shown)
         cells = ("" if row[name] is None else ascii(row[name]).strip("'") for name in names)
         rows.append((f"{row['shard_id']:03d}", *cells))
     widths = [max(len(row[column]) for row in rows) for column in range(len(titles))]

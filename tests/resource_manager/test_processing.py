@@ -1,12 +1,14 @@
 """Sentences about sharded datasets: shard, claim, complete, fail, reset, status, process."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tools_utilities.scripts.quark_cli import run_program
+from tools_utilities.scripts.shard_manager import ShardManager
 
 
 @pytest.fixture
@@ -148,3 +150,31 @@ def test_device_limit_and_groups_are_used(project, capsys):
     assert {row["device"] for row in results_of(project / "one")} == {"cpu"}
     assert plain[0] == 2
     assert "takes no device" in plain[1]["error"]
+
+
+def test_status_may_be_followed_until_all_is_done(project, capsys):
+    say(capsys, "shard ./tasks.jsonl into 2 shards to ./sharded")
+    manager = ShardManager(project / "sharded", "a", state_dir=project / "state")
+    manager.claim_shard(0)
+    manager.mark_completed(0)
+    manager.claim_shard(1)
+    later = threading.Timer(0.5, manager.mark_completed, [1])
+    later.start()
+
+    code, printed = say(capsys, "follow the shard status of ./sharded")
+    later.join()
+
+    assert code == 0, printed
+    assert printed["completed"] == 2
+
+
+def test_status_of_a_second_jobs_results(project, capsys):
+    say(capsys, "shard ./tasks.jsonl into 2 shards to ./sharded")
+    say(capsys, "process ./sharded with sentence_code:same to ./results")
+    (project / "second_code.py").write_text("def other(samples):\n    return samples\n")
+    say(capsys, "process ./sharded with second_code:other to ./second")
+
+    code, printed = say(capsys, "shard status of ./second")
+
+    assert code == 0, printed
+    assert (printed["total"], printed["completed"]) == (2, 2)

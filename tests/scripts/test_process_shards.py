@@ -60,12 +60,13 @@ def committed(dataset: Path) -> list[Any]:
     return rows
 
 
-def start_worker(dataset: Path, function: str, name: str) -> subprocess.Popen[str]:
+def start_worker(dataset: Path, function: str, name: str, *flags: str) -> subprocess.Popen[str]:
     program = str(CHECKOUT / "tools_utilities/scripts/process_shards.py")
     return subprocess.Popen(
         [
             *(sys.executable, program, "--dataset_dir", str(dataset), "--worker_id", name),
             *("--function", function, "--lease", "1.2", "--batch_size", "4", "--json"),
+            *flags,
         ],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
         cwd=dataset.parent,

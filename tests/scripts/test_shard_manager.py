@@ -3,6 +3,7 @@
 import json
 import socket
 import stat
+import threading
 from pathlib import Path
 from typing import Any, cast
 
@@ -231,7 +232,10 @@ def test_status_is_one_line_json_or_a_table(run):
 
     assert line == "Shards: 8 total, 6 available, 1 in use, 1 completed\n"
     assert table.startswith(line)
-    assert table.splitlines()[2].split()[:3] == ["000", "in_use", "w\\x1b[31m1"]
+    assert table.splitlines()[1].split()[:5] == ["shard", "status", "assigned", "to", "owner"]
+    cells = table.splitlines()[2].split()
+    assert cells[:3] == ["000", "in_use", "w\\x1b[31m1"]
+    assert cells[3].startswith(f"{socket.gethostname()}/")
     assert "\x1b" not in table
     assert (status["total"], status["available"]) == (8, 6)
     row = status["shards"][0]
@@ -249,6 +253,45 @@ def test_watch_ends_when_all_is_completed(run):
 
     assert code == 0
     assert out.splitlines()[0] == "Shards: 8 total, 0 available, 0 in use, 8 completed"
+
+
+def test_watch_tells_what_happens_until_then(run, dataset, capsys):
+    manager = manager_of(dataset, "a")
+    for number in range(7):
+        manager.claim_shard(number)
+        manager.mark_completed(number)
+
+    def finish() -> None:
+        manager.claim_shard(7)
+        manager.mark_completed(7)
+
+    later = threading.Timer(0.5, finish)
+    later.start()
+    code, out, error = run("--action", "status", "--watch", "--json")
+    later.join()
+
+    assert code == 0
+    assert json.loads(out)["completed"] == 8
+    assert error.startswith("Shards: 8 total, 1 available, 0 in use, 7 completed\n")
+
+
+def test_a_lease_that_runs_out_is_taken_then_and_not_a_poll_later(dataset):
+    now = [0.0]
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    clock = Clock(now=lambda: now[0], sleep=sleep)
+    holder = manager_of(dataset, "a", lease_seconds=6)
+    for number in range(8):
+        holder.claim_shard(number)
+
+    taken = manager_of(dataset, "b", clock=clock).claim_shard(wait_seconds=100, poll_seconds=5)
+
+    assert taken is not None
+    assert slept == [5.0, 2.5]
 
 
 def test_reset_frees_a_held_shard_and_a_completed_one_only_by_force(run, dataset):

@@ -4,29 +4,15 @@
 A second job on the same dataset (another function, say) keeps its claims in its own output folder.
 """
 
+import functools
+
 import msgspec
 
-from tools_utilities.errors import ConditionFailedError, DataError, ObjectNotFoundError, UsageError
+from tools_utilities.errors import ConditionFailedError, UsageError
 from tools_utilities.object_store import ObjectStore
-from tools_utilities.prepared_types import prepared
+from tools_utilities.patience import patiently
+from tools_utilities.process_record import JOB_KEY, ProcessJob, read_job
 from tools_utilities.scripts.shard_manager import ShardManager
-
-JOB_KEY = "_process.json"
-
-
-@prepared
-class ProcessJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What makes a job that job."""
-
-    dataset: str
-    function: str
-    out: str
-    """URI of the folder of results."""
-    output_format: str = "jsonl"
-    on_bad: str = "fail"
-    max_samples: int | None = None
-    chunks: str = ""
-    """Digest of the chunks' keys, counts and sizes."""
 
 
 def settle_job(manager: ShardManager, store: ObjectStore, prefix: str, job: ProcessJob) -> bool:
@@ -34,28 +20,23 @@ def settle_job(manager: ShardManager, store: ObjectStore, prefix: str, job: Proc
 
     An earlier job that left neither a result nor a claim is forgotten.
     """
-    key = prefix + JOB_KEY
-    while True:
-        try:
-            body = store.get(key)
-        except ObjectNotFoundError:
-            etag, found = None, None
+    data = msgspec.json.format(msgspec.json.encode(job)) + b"\n"
+
+    def write(etag: str | None) -> None:
+        if etag is None:
+            store.put_if_absent(prefix + JOB_KEY, data)
         else:
-            try:
-                found = _decode(key, b"".join(body))
-            finally:
-                body.close()
-            etag = body.info.etag
-        if found == job:
+            store.put_if_match(prefix + JOB_KEY, data, etag)
+
+    while True:
+        found = read_job(store, prefix)
+        if found is not None and found.job == job:
             return True
         if found is not None and _in_use(manager):
             return False
+        etag = found.etag if found else None
         try:
-            data = msgspec.json.format(msgspec.json.encode(job)) + b"\n"
-            if etag is None:
-                store.put_if_absent(key, data)
-            else:
-                store.put_if_match(key, data, etag)
+            patiently(functools.partial(write, etag))
         except ConditionFailedError:
             continue  # another machine was first, or this one was and nobody told it: look again
         return True
@@ -68,15 +49,6 @@ def other_job_error(store: ObjectStore, prefix: str, function: str) -> UsageErro
         f"{place}: another job has results here (see {place}{JOB_KEY}), not {function}'s",
         hint="Give this job a place of its own: `… to FOLDER` (--output_dir FOLDER).",
     )
-
-
-def _decode(key: str, data: bytes) -> ProcessJob:
-    try:
-        return msgspec.json.decode(data, type=ProcessJob)
-    except msgspec.MsgspecError as error:
-        raise DataError(
-            f"{key}: not the record of a job: {error}", hint="Move it away.", key=key
-        ) from error
 
 
 def _in_use(manager: ShardManager) -> bool:

@@ -11,46 +11,28 @@ import argparse
 import functools
 import hashlib
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
-from tools_utilities.batch_work import BatchFunction, FunctionError, Work, load_function
-from tools_utilities.claim_record import ClaimRecord
+from tools_utilities.batch_work import BatchFunction, Work, load_function
 from tools_utilities.dataset_location import locate_dataset
-from tools_utilities.errors import ClaimError, QuarkError, RunStoppedError, UsageError
-from tools_utilities.manifest import Shard
+from tools_utilities.errors import QuarkError, RunStoppedError, UsageError
 from tools_utilities.object_store import ObjectStore, StoreSpec, open_store
-from tools_utilities.prepared_types import prepared
-from tools_utilities.process_progress import ProcessProgress, ShardCount, StatusLine
+from tools_utilities.patience import patiently
+from tools_utilities.process_progress import StatusLine
+from tools_utilities.process_record import ProcessJob
 from tools_utilities.scripts.process_input import GroupChooser, WorkInput, find_input
-from tools_utilities.scripts.process_job import ProcessJob, other_job_error, settle_job
+from tools_utilities.scripts.process_job import other_job_error, settle_job
+from tools_utilities.scripts.process_worker import ProcessSummary, ProcessWorker
 from tools_utilities.scripts.shard_actions import worker_name
-from tools_utilities.scripts.shard_manager import ShardClaim, ShardManager
+from tools_utilities.scripts.shard_manager import ShardManager
 from tools_utilities.shard_format import shard_formats
-from tools_utilities.shard_processing import Observer, ShardOutput, ShardProcessor
 from tools_utilities.stop_signals import Stop
 
 LEASE_SECONDS = 30.0
 POLL_SECONDS = 5.0
-
-
-@prepared
-class ProcessSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What this worker did."""
-
-    shards: tuple[int, ...]
-    """Shards it completed, in order."""
-    num_samples: int
-    num_chunks_worked: int
-    lost: tuple[int, ...]
-    """Shards that another worker took from it; their output here is never seen."""
-    failed: dict[int, str]
-    """Shard → why the function failed on it."""
-    num_bad: int = 0
-    """Samples left out by `on_bad=skip`."""
 
 
 class ProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +49,8 @@ class ProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
     on_bad: str = "fail"
     """`skip` leaves samples out that the function fails on, up to `bad_budget` a shard."""
     bad_budget: int = 1000
+    max_attempts: int = 3
+    """Workers that may die in a row at one place of a shard; then it is left alone."""
     max_samples: int | None = None
     """Only the first so many samples, in shard order."""
     device: str | None = None
@@ -112,7 +96,11 @@ def process_shards(
     place = out or (f"{dataset_dir}-out" if single else f"{dataset_dir.rstrip('/')}/out")
     out_spec, out_prefix = _locate(place, chosen)
     store, out_store = open_store(spec), open_store(out_spec)
-    found = find_input(store, prefix, choose=chosen.choose_groups, max_samples=chosen.max_samples)
+    found = patiently(
+        lambda: find_input(
+            store, prefix, choose=chosen.choose_groups, max_samples=chosen.max_samples
+        )
+    )
     if out_spec.uri.startswith("file://"):
         Path(out_spec.uri.removeprefix("file://")).mkdir(parents=True, exist_ok=True)
     job = _job(f"{spec.uri}/{prefix}", name, f"{out_spec.uri}/{out_prefix}", found, chosen)
@@ -130,7 +118,7 @@ def process_shards(
         found,
         default_out=out is None,
     )
-    worker = _Worker(
+    worker = ProcessWorker(
         manager,
         (found, (out_store, out_prefix)),
         Work(
@@ -143,13 +131,15 @@ def process_shards(
         ),
         (report, chosen.progress),
         chosen.stop or Stop(),
+        chosen.max_attempts,
     )
     return worker.run(chosen.preferred_shard_id, min(POLL_SECONDS, chosen.lease_seconds / 3))
 
 
 def _check(options: ProcessOptions) -> None:
-    if options.batch_size < 1:
-        raise UsageError(f"batch_size={options.batch_size}: at least 1")
+    for name in ("batch_size", "max_attempts"):
+        if getattr(options, name) < 1:
+            raise UsageError(f"{name}={getattr(options, name)}: at least 1")
     if options.output_format not in shard_formats():
         raise UsageError(
             f"output format {options.output_format}", hint=f"Known: {', '.join(shard_formats())}."
@@ -174,6 +164,7 @@ def _job(
         on_bad=options.on_bad,
         max_samples=options.max_samples,
         chunks=hashlib.sha256(repr(chunks).encode()).hexdigest()[:16],
+        shards=tuple((shard.shard_id, shard.num_samples) for shard in found.manifest.shards),
     )
 
 
@@ -210,114 +201,6 @@ def _locate(place: str, options: ProcessOptions) -> tuple[StoreSpec, str]:
     return locate_dataset(place, endpoint_url=options.endpoint_url, profile=options.profile)
 
 
-class _Worker:
-    """The loop of one machine."""
-
-    def __init__(
-        self,
-        manager: ShardManager,
-        places: tuple[WorkInput, tuple[ObjectStore, str]],
-        work: Work,
-        hear: tuple[Callable[[str], None], Callable[[str], None]],
-        stop: Stop,
-    ) -> None:
-        self._manager = manager
-        self._input, self._out = places
-        self._work = work
-        self._report, self._paint = hear
-        self._stop = stop
-        self._progress = ProcessProgress(time.monotonic)
-        self._outputs: dict[int, ShardOutput] = {}
-        self._lost: list[int] = []
-        self._failed: dict[int, str] = {}
-
-    def run(self, preferred: int | None, poll_seconds: float) -> ProcessSummary:
-        by_id: dict[int, Shard] = {s.shard_id: s for s in self._input.manifest.shards}
-        while True:
-            self._stop.check()
-            # A shard that failed here is left to others: another machine may have what it lacks.
-            left_out = {*self._failed, *self._outputs}
-            claim = self._manager.claim_shard(preferred, skip=left_out)
-            open_shards = self._manager.open_shards(left_out)
-            total = sum(shard.num_samples > 0 for shard in by_id.values())
-            still_open = len(open_shards) + len(self._failed)
-            self._progress.shards(ShardCount(total - still_open, total))
-            if claim is not None:
-                self._work_shard(by_id[claim.shard_id], claim)
-            elif not open_shards:
-                return self._summary()
-            else:
-                self._progress.working(None)
-                self._paint(self._progress.line())
-                self._stop.wait(poll_seconds)
-
-    def _summary(self) -> ProcessSummary:
-        outputs = self._outputs.values()
-        return ProcessSummary(
-            shards=tuple(self._outputs),
-            num_samples=sum(output.num_samples for output in outputs),
-            num_chunks_worked=sum(output.num_worked for output in outputs),
-            lost=tuple(self._lost),
-            failed=self._failed,
-            num_bad=sum(output.num_bad for output in outputs),
-        )
-
-    def _work_shard(self, shard: Shard, claim: ShardClaim) -> None:
-        hold = self._manager.hold(claim)
-        record = hold.record
-        assert record is not None  # noqa: S101 - a held claim has a record
-
-        def check() -> None:
-            self._stop.check()
-            hold.check()
-
-        self._heard(claim, 0)
-        processor = ShardProcessor(
-            self._input.source,
-            self._out,
-            self._work,
-            check=check,
-            observer=Observer(
-                on_batch=self._batch_done,
-                on_chunk=lambda done: self._chunk_done(claim, hold.record, done),
-            ),
-        )
-        try:
-            with hold:
-                output = processor.run(shard, record)
-                hold.complete(output.folder, output.num_samples, output.checksum)
-        except ClaimError:
-            if not hold.lost:
-                raise
-            self._lost.append(claim.shard_id)
-            self._report(f"shard {claim.shard_id}: another worker took it")
-        except FunctionError as error:
-            self._failed[claim.shard_id] = str(error)
-            self._manager.show(claim.shard_id, hold.record)
-            self._report(f"shard {claim.shard_id}: {error}")
-        except (RunStoppedError, KeyboardInterrupt):
-            self._manager.show(claim.shard_id, hold.record)
-            self._report(f"shard {claim.shard_id}: given back, its finished chunks are kept")
-            raise
-        else:
-            self._outputs[claim.shard_id] = output
-            self._manager.show(claim.shard_id, hold.record)
-            left_out = f", {output.num_bad} left out" if output.num_bad else ""
-            self._report(f"shard {claim.shard_id}: {output.num_samples:,} samples{left_out}")
-
-    def _batch_done(self, samples: int) -> None:
-        self._progress.samples(samples)
-        self._paint(self._progress.line())
-
-    def _chunk_done(self, claim: ShardClaim, record: ClaimRecord | None, done: int) -> None:
-        self._manager.tell_progress(claim, record, done)
-        self._heard(claim, done)
-
-    def _heard(self, claim: ShardClaim, done: int) -> None:
-        self._progress.working(claim.shard_id, done, len(claim.chunks))
-        self._paint(self._progress.line())
-
-
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Run a function over a sharded dataset.")
     parser.add_argument("--dataset_dir", required=True, help="folder or store URI")
@@ -334,6 +217,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output_format", default="jsonl", help="jsonl, parquet, …")
     parser.add_argument("--on_bad", default="fail", help="fail, or skip samples that fail")
     parser.add_argument("--bad_budget", type=int, default=1000, help="skipped samples a shard")
+    parser.add_argument(
+        "--max_attempts", type=int, default=3, help="workers that may die in a row on one shard"
+    )
     parser.add_argument("--max_samples", type=int, help="only the first so many")
     parser.add_argument("--device", help="for a class that takes device=")
     parser.add_argument("--verbose", action="store_true")
@@ -351,6 +237,7 @@ def _options(options: argparse.Namespace) -> ProcessOptions:
         output_format=options.output_format,
         on_bad=options.on_bad,
         bad_budget=options.bad_budget,
+        max_attempts=options.max_attempts,
         max_samples=options.max_samples,
         device=options.device,
     )

@@ -6,7 +6,7 @@ Exit codes: 0 ok, 1 error, 3 nothing to claim, 4 not the owner.
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,7 +15,8 @@ import msgspec
 from tools_utilities.claim_tickets import Ticket, read_ticket
 from tools_utilities.dataset_location import locate_dataset
 from tools_utilities.errors import ClaimError, QuarkError, UsageError
-from tools_utilities.object_store import open_store
+from tools_utilities.object_store import ObjectStore, open_store
+from tools_utilities.output_sweep import find_orphans
 from tools_utilities.shard_status import status_line, status_table
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def _act(manager: "ShardManager", options: argparse.Namespace) -> tuple[int, dic
         if claim is None:
             return NOTHING_TO_CLAIM, {"shard_id": None}, "No shard available"
         return 0, msgspec.to_builtins(claim), f"Claimed shard {claim.shard_id}"
+    if options.action == "sweep":
+        return 0, *_sweep(manager, options)
     if shard_id is None:
         raise UsageError(f"--action {options.action} needs --shard_id")
     ticket = _ticket(options.ticket)
@@ -80,18 +83,47 @@ def _act(manager: "ShardManager", options: argparse.Namespace) -> tuple[int, dic
     return 0, {"shard_id": shard_id}, f"{DONE_WORDS[options.action]} shard {shard_id}"
 
 
+def _sweep(manager: "ShardManager", options: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """List, or with --delete remove, the outputs of claims that were lost."""
+
+    def locate(uri: str) -> tuple[ObjectStore, str]:
+        spec, prefix = locate_dataset(
+            uri, endpoint_url=options.endpoint_url, profile=options.profile
+        )
+        return open_store(spec), prefix
+
+    orphans = find_orphans(manager.records(), locate, delete=options.delete)
+    num_bytes = sum(orphan.num_bytes for orphan in orphans)
+    lines = [
+        f"{ascii(orphan.folder)[1:-1]}  {orphan.num_files} files, {orphan.num_bytes:,} bytes"
+        for orphan in orphans
+    ]
+    did = "Removed" if options.delete else "Left by lost claims (--delete removes them)"
+    lines.append(f"{did}: {len(orphans)} outputs, {num_bytes:,} bytes")
+    result = {"deleted": options.delete, "num_bytes": num_bytes, "orphans": orphans}
+    return msgspec.to_builtins(result), "\n".join(lines)
+
+
 def _status(manager: "ShardManager", options: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    status = manager.get_shard_status()
-    while options.watch and status["completed"] < status["total"]:
-        _paint(status)
-        time.sleep(WATCH_SECONDS)
-        status = manager.get_shard_status()
+    status = watched_status(manager, paint_status) if options.watch else manager.get_shard_status()
     lines = status_table(status) if options.watch or options.verbose else [status_line(status)]
     return status, "\n".join(lines)
 
 
-def _paint(status: dict[str, Any]) -> None:
-    # On a terminal the table is drawn in place; elsewhere one line a look, without escape bytes.
+def watched_status(
+    manager: "ShardManager", paint: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
+    """Show the status every two seconds until all shards are completed; return the last."""
+    status = manager.get_shard_status()
+    while status["completed"] < status["total"]:
+        paint(status)
+        time.sleep(WATCH_SECONDS)
+        status = manager.get_shard_status()
+    return status
+
+
+def paint_status(status: dict[str, Any]) -> None:
+    """Draw the table in place on a terminal; elsewhere write one line, without escape bytes."""
     if sys.stderr.isatty():
         sys.stderr.write("\x1b[H\x1b[2J" + "\n".join(status_table(status)) + "\n")
     else:
@@ -119,7 +151,7 @@ class _Parser(argparse.ArgumentParser):
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = _Parser(description="Claim, complete and look after shards.")
     parser.add_argument("--dataset_dir", required=True, help="folder or store URI")
-    actions = ("claim", "status", "complete", "fail", "reset", "renew")
+    actions = ("claim", "status", "complete", "fail", "reset", "renew", "sweep")
     parser.add_argument("--action", required=True, choices=actions)
     parser.add_argument("--shard_id", type=int, help="for claim: the preferred one")
     parser.add_argument("--worker_id", help="shown as assigned_to; default: host name")
@@ -133,6 +165,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", help="for complete: where the output is")
     parser.add_argument("--error", help="for fail: why")
     parser.add_argument("--force", action="store_true", help="reset a completed shard too")
+    parser.add_argument(
+        "--delete", action="store_true", help="for sweep: remove what it lists, not only list it"
+    )
     parser.add_argument("--watch", action="store_true", help="status until all are completed")
     parser.add_argument("--verbose", action="store_true", help="status: one line a shard")
     parser.add_argument("--endpoint_url", help="S3 endpoint (R2, MinIO, SeaweedFS)")

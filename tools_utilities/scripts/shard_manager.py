@@ -27,6 +27,8 @@ from tools_utilities.dataset_location import locate_dataset
 from tools_utilities.errors import ClaimError, DataNotFoundError, UsageError
 from tools_utilities.manifest import Manifest, Shard, load_manifest
 from tools_utilities.object_store import ObjectStore, open_store
+from tools_utilities.patience import patiently
+from tools_utilities.process_record import read_job
 from tools_utilities.shard_hold import ShardHold
 from tools_utilities.shard_lease import Clock, Phase, ShardLease
 from tools_utilities.shard_status import (
@@ -77,6 +79,8 @@ class ShardManager:
         self.store = store or open_store(spec)
         self.worker_id = worker_id or socket.gethostname()
         self._probed = False
+        self._elsewhere: str | None = None
+        """Where the data of these claims is, when a batch job keeps them with its results."""
         self.owner = new_owner(socket.gethostname(), os.getpid(), uuid4())
         self._lease_seconds = lease_seconds
         self._tickets = TicketFolder(state_dir or Path.home() / ".local/state/quark/claims")
@@ -96,13 +100,21 @@ class ShardManager:
     def manifest(self) -> Manifest:
         """What the dataset says of itself; read once."""
         if self._manifest is None:
-            self._manifest = load_manifest(self.store, self._prefix)
+            self._manifest = patiently(lambda: load_manifest(self.store, self._prefix))
+        if self._manifest is None:
+            self._manifest = self._of_job()
         if self._manifest is None:
             raise DataNotFoundError(
                 f"{self.store.spec.uri}/{self._prefix}: no master_metadata.json",
                 hint="Make one with create_sharded_dataset.py, or check --dataset_dir.",
             )
         return self._manifest
+
+    def _of_job(self) -> Manifest | None:
+        """Return the shards of a batch job that keeps its claims here and its data elsewhere."""
+        found = read_job(self.store, self._prefix)
+        self._elsewhere = found.job.dataset if found else None
+        return found.job.manifest if found else None
 
     def use_manifest(self, manifest: Manifest) -> None:
         """Hold the claims of a dataset that lies elsewhere: the record of shard N stays here."""
@@ -132,6 +144,13 @@ class ShardManager:
         Raises:
             UsageError: the store does not keep its conditions, so it cannot hold claims.
         """
+        num_shards = len(self.manifest.shards)
+        if self._elsewhere is not None:
+            raise UsageError(
+                f"{self.store.spec.uri}/{self._prefix} holds the claims of a job on the "
+                f"{num_shards} shards of {self._elsewhere}",
+                hint="Run the job's own command to work on them.",
+            )
         self.probe()
         if preferred_shard_id is not None:
             self._shard(preferred_shard_id)
@@ -143,7 +162,12 @@ class ShardManager:
             left = until - self._clock.now()
             if left <= 0 or not self.open_shards(skip):
                 return None
-            self._clock.sleep(min(poll_seconds, left))
+            self._clock.sleep(min(self.watch_seconds(poll_seconds), left))
+
+    def watch_seconds(self, poll_seconds: float) -> float:
+        """Return how long to wait before looking again: a poll, or less where a lease runs out sooner."""
+        leases = (lease for lease in self._leases.values() if lease.held_by_other)
+        return min([poll_seconds, *(max(lease.seconds_to_expiry, 0.01) for lease in leases)])
 
     def _searching(self) -> ShardSearch:
         if self._search is None:
@@ -244,6 +268,13 @@ class ShardManager:
             word: sum(row["status"] == word for row in rows) for word in STATUS_WORDS.values()
         }
         return {"total": len(rows), **counts, "shards": rows}
+
+    def records(self) -> list[tuple[int, ClaimRecord | None]]:
+        """Return every shard's claim record as it stands now."""
+        numbers = [shard.shard_id for shard in self.manifest.shards]
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda number: self._fresh_lease(number).look(), numbers))
+        return list(zip(numbers, found, strict=True))
 
     def _shard(self, shard_id: int) -> Shard:
         for shard in self.manifest.shards:

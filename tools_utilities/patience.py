@@ -1,0 +1,41 @@
+"""Asks a store again while it is in trouble: for small requests that may safely be repeated.
+
+A store never retries by itself, and `fetch.py` retries the bodies of large objects; this is for records,
+listings and small puts, whose callers would otherwise end at the first 503.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from tools_utilities.errors import StoreError
+
+PATIENCE_SECONDS = 30.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+_Result = TypeVar("_Result")
+
+
+def patiently(
+    ask: Callable[[], _Result],
+    *,
+    seconds: float = PATIENCE_SECONDS,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+    jitter: Callable[[], float] = random.random,
+) -> _Result:
+    """Return what `ask` returns; after a passing failure ask again, for so many seconds.
+
+    Raises:
+        StoreError: the last failure, when time is up; at once one that will not pass.
+    """
+    give_up = now() + seconds
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return ask()
+        except StoreError as error:
+            if not error.detail.get("transient") or now() > give_up:
+                raise
+        sleep(pause * (0.5 + jitter()))
+        pause = min(2 * pause, _LONGEST_PAUSE)
