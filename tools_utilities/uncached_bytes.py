@@ -11,7 +11,7 @@ _FIRST_WINDOW_BYTES = 256 << 10
 _WINDOW_BYTES = 4 << 20
 _WINDOWS_KEPT = 2
 _LARGEST_SHARE = 4
-_ENTRY_BYTES = 512
+_ENTRY_BYTES = 640
 """What an object in the pool takes beside its own bytes; counts, since objects may be tiny."""
 
 

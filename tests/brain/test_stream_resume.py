@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from brain.ml.dataset_shards import shuffle_order
+from brain.ml.dataset_shards import epoch_reader, shuffle_order
 from brain.ml.dataset_shards.epoch_plan import EpochStart
 from brain.ml.dataset_shards.share import Share
 from brain.ml.dataset_shards.stream_dataset import StreamDataset
@@ -271,3 +271,17 @@ def test_samples_in_step_are_the_samples_delivered(manager):
     for step in (0, 3, 7):
         refs = fresh.samples_in_step(step)
         assert [first_id[ref.key] + ref.index for ref in refs][1::2] == delivered[step]
+
+
+def test_a_long_run_that_saves_no_state_remembers_few_places_and_saves_a_right_one(monkeypatch):
+    monkeypatch.setattr(epoch_reader, "_MOST_HINTS", 8)
+    manager = memory_manager([3] * 300)
+    stream = StreamDataset(manager, "data/x/", prefetch=0)
+    iterator = iter(stream)
+    seen = [next(iterator)["id"] for _ in range(700)]
+    reader = stream.bookmark.iteration._reader
+    assert len(reader._hints) <= 8
+    other = StreamDataset(manager, "data/x/", prefetch=0)
+    other.load_state_dict(stream.state_dict())
+    assert sorted(seen + ids(other)) == list(range(900))
+    assert ids(other)

@@ -39,6 +39,7 @@ from tools_utilities.use_plan import Places
 _LOGGER = logging.getLogger(__name__)
 _GB = 1_000_000_000
 _READ_AHEAD_BYTES = 256 << 20
+_AHEAD_SHARE = 8
 _MEMORY_BYTES = 128 << 20
 _BUFFER_BYTES = 1 << 20
 
@@ -55,7 +56,7 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     cache_policy: str = "next_use"
     concurrency: int = 8
     read_ahead_bytes: int = _READ_AHEAD_BYTES
-    """Fetched and not asked for yet; at most half of the cache."""
+    """Fetched and not asked for yet; at most an eighth of the cache: it is room for what comes later."""
     memory_bytes: int = _MEMORY_BYTES
     """Whole objects held in memory where there is no cache."""
     limits: FetchLimits = FetchLimits()
@@ -262,7 +263,7 @@ class StreamingManager:
         cache = self._make_cache()
         ahead = options.read_ahead_bytes
         if cache is not None:
-            ahead = min(ahead, options.cache_bytes // 2)
+            ahead = min(ahead, options.cache_bytes // _AHEAD_SHARE)
         return ShardReader(
             store,
             Fetcher(store, limits=options.limits, statistics=statistics),
