@@ -12,6 +12,7 @@ from resource_manager.plan import Plan
 from resource_manager.run_summary import next_commands, summary_lines
 from resource_manager.run_watch import RunWatch, last_log_lines
 from resource_manager.runs import create_run, write_job
+from resource_manager.tensorboard_events import LiveEventFiles
 from tools_utilities.console import Console
 from tools_utilities.run_words import said_run
 from tools_utilities.terminal_text import Span, shown
@@ -39,8 +40,9 @@ def start_run(job: TrainingJob, plan: Plan | None, target: LaunchTarget, console
             {"schema": 1, "run": job.name, "pid": handle.pid},
         )
         return 0
-    watch = RunWatch(job.name, run_dir / METRICS_FILE, console)
-    code = watch.follow(lambda: target.launch(launch_plan))
+    with LiveEventFiles(run_dir) as event_files:
+        watch = RunWatch(job.name, run_dir / METRICS_FILE, console, also=event_files.take)
+        code = watch.follow(lambda: target.launch(launch_plan))
     return _say_how_it_ended(watch, code, run_dir, console)
 
 

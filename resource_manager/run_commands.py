@@ -25,7 +25,12 @@ from resource_manager.runs import (
     stop_run,
     wait_stopped,
 )
-from resource_manager.tensorboard_events import write_event_files
+from resource_manager.tensorboard_events import (
+    FOLDER,
+    is_written_live,
+    told_last,
+    write_event_files,
+)
 from tools_utilities.console import Console
 from tools_utilities.errors import InputNeededError, UsageError
 from tools_utilities.run_words import said_run
@@ -107,12 +112,20 @@ def show_command(settings: Settings, slots: Mapping[str, Any], console: Console)
     plotted = save_plot(Path(info.path), steps)
     if plotted is not None:
         lines.append([Span("picture  ", "dim"), str(plotted)])
-    written = write_event_files(Path(info.path), read_events(Path(info.path)))
+    written = _event_files(info)
     if written is not None:
         lines.append([Span("tensorboard  ", "dim"), f"tensorboard --logdir {written}"])
     data = {"schema": 1, "run": msgspec.to_builtins(info), "losses": losses}
     console.result(lines, data)
     return 0
+
+
+def _event_files(info: RunInfo) -> Path | None:
+    """Write TensorBoard's files, unless whoever watches the run is at it."""
+    run_dir = Path(info.path)
+    if info.status == "running" and is_written_live(run_dir):
+        return run_dir / FOLDER
+    return write_event_files(run_dir, told_last(read_events(run_dir)))
 
 
 def _facts(info: RunInfo, steps: list[dict[str, Any]]) -> list[tuple[str, str]]:

@@ -71,10 +71,13 @@ class RunWatch:
         metrics_path: Path,
         console: Console,
         *,
+        also: Callable[[dict[str, Any]], None] = lambda _event: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        """`also` is given every event; it must not take long."""
         self.run = LiveRun(name)
+        self._also = also
         self.signals: list[int] = []
         """Signals received so far, in order."""
         self._tail = MetricsTail(metrics_path)
@@ -106,6 +109,7 @@ class RunWatch:
             for event in self._tail.read():
                 self.run.take(event)
                 self._console.event(event)
+                self._also(event)
             said = self._pass_signals_on(handle)
             now = self._clock()
             if paint and (said or code is not None or now - shown_at >= PAINT_SECONDS):
