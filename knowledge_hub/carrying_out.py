@@ -79,3 +79,15 @@ def _refuse_detached(members: list[Reading]) -> None:
                 "`then` after a run in the background: it would not wait for the run's end",
                 hint="Leave `in the background` out, or give the second command later.",
             )
+
+
+def answer_why(asked: str, resources: Any) -> int:
+    """Say where a setting came from: `why lr`, `why lr fox-12`. A question, no sentence.
+
+    Raises:
+        UsageError: no setting is named, or more than a setting and a run.
+    """
+    words = asked.rstrip("?!. ").split()[1:]
+    if len(words) not in (1, 2):
+        raise UsageError("why: one setting, and a run if it is not the last", hint="quark why lr")
+    return int(resources.why(*words))

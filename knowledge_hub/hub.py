@@ -127,12 +127,14 @@ class KnowledgeHub:
             return console.error(error)
 
     def _carry_out(self, sentence: str, console: Any) -> int:
-        from knowledge_hub.carrying_out import carry_out
+        from knowledge_hub.carrying_out import answer_why, carry_out
         from resource_manager.answers import offered_answers
         from resource_manager.manager import ResourceManager
         from tools_utilities.reading_dialogue import drawn, settle
         from tools_utilities.settings import load_settings
 
+        if sentence.split()[:1] == ["why"]:
+            return answer_why(sentence, ResourceManager(console=console))
         aliases = load_settings(start_dir=Path.cwd()).aliases
 
         def read(text: str) -> Any:

@@ -100,9 +100,9 @@ def _run(arguments: Arguments, argv: Sequence[str], console: Console) -> int:
 def _say(arguments: Arguments, argv: Sequence[str], console: Console) -> int:
     if arguments.words[0] == "explain" and len(arguments.words) > 1:
         return _explain(arguments, console)
-    asked = " ".join(arguments.words).split()
-    if asked[:1] == ["why"]:
-        return _why(asked[1:], console)
+    asked = " ".join(arguments.words)
+    if asked.split()[:1] == ["why"]:
+        return _why(asked, console)
     return _carry_out(arguments, argv, console)
 
 
@@ -127,12 +127,11 @@ def _from_plan(arguments: Arguments, argv: Sequence[str], console: Console) -> i
     return int(resources.run_saved_plan(Path(str(arguments.from_plan))))
 
 
-def _why(words: Sequence[str], console: Console) -> int:
+def _why(asked: str, console: Console) -> int:
+    from knowledge_hub.carrying_out import answer_why
     from resource_manager.manager import ResourceManager
 
-    if len(words) not in (1, 2):
-        raise UsageError("why: one setting, and a run if it is not the last", hint="quark why lr")
-    return ResourceManager(console=console).why(*words)
+    return answer_why(asked, ResourceManager(console=console))
 
 
 def _session(arguments: Arguments, console: Console) -> int:
