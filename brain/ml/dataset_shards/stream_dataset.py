@@ -134,6 +134,7 @@ class StreamDataset(IterableDataset[Any]):
             view_identity=None if view is None else view.identity,
             partition=self.config.order_partition,
             skip_missing=on_missing == "skip",
+            skip_bad=on_bad == "skip",
             open_bytes=shuffle_bytes,
         )
         self._manager: ShardReader | None = manager
@@ -262,11 +263,14 @@ class StreamDataset(IterableDataset[Any]):
     def index(self) -> StreamIndex:
         """What is known of the data; made by listing it, once."""
         if self._index is None:
-            manager = cast("Any", self._manager)  # a stream without one has its index already
-            self._index = index_store(
-                manager.store, manager.read_range, self._request, self._counts_folder()
-            )
+            self._index = self._list(self._request)
         return self._index
+
+    def _list(self, request: IndexRequest) -> StreamIndex:
+        manager = cast("Any", self._manager)  # a stream without one has its index already
+        cache = getattr(manager, "cache_dir", None)
+        counts = None if cache is None else Path(cache) / "counts"
+        return index_store(manager.store, manager.read_range, request, counts)
 
     @property
     def place(self) -> Place:
@@ -378,6 +382,7 @@ class StreamDataset(IterableDataset[Any]):
 
     def validate(self) -> Validation:
         """Read and decode every record once, in file order, and report what is wrong."""
+        self._index = self._index or self._list(replace(self._request, skip_bad=True))
         return validate_stream(self._own_index(), self._source)
 
     def get_stats(self) -> dict[str, Any]:
@@ -393,7 +398,3 @@ class StreamDataset(IterableDataset[Any]):
         if get_spawning_popen() is not None and self._manager is not None:
             self._own_index()  # so that all workers read the same listing
         return {**self.__dict__, "_place": self.place, "_totals": StreamTotals()}
-
-    def _counts_folder(self) -> Path | None:
-        folder = getattr(self._manager, "cache_dir", None)
-        return None if folder is None else Path(folder) / "counts"

@@ -28,6 +28,7 @@ from tools_utilities.errors import (
     DataNotFoundError,
     IntegrityError,
     ObjectNotFoundError,
+    RecordError,
 )
 from tools_utilities.folder_columns import find_folder_columns
 from tools_utilities.group_listing import pack_members
@@ -59,6 +60,8 @@ class IndexRequest:
     partition: dict[str, Any] | None = None
     """What a partition strategy adds to the order; None for round_robin."""
     skip_missing: bool = False
+    skip_bad: bool = False
+    """An object whose footer cannot be read is one split, which then cannot be opened."""
     open_bytes: int | None = None
     """Budget over the open splits, where one was set."""
 
@@ -223,8 +226,9 @@ def _plan_all(
 
         try:
             splits, columns = plan_described(info, read_own, SPLIT_BYTES, request.options)
-        except ObjectNotFoundError:
-            if not request.skip_missing:
+        except (ObjectNotFoundError, RecordError) as error:
+            is_bad = isinstance(error, RecordError)
+            if not (request.skip_bad if is_bad else request.skip_missing):
                 raise
             size = info.size_bytes
             return [Split(key=info.key, start=0, end=size, num_bytes=size)], None

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from brain.ml.dataset_shards.epoch_plan import EpochCounts, EpochPlan, EpochStart
+from brain.ml.dataset_shards.epoch_plan import UNREADABLE, EpochCounts, EpochPlan, EpochStart
 from brain.ml.dataset_shards.epoch_reader import Block
 from brain.ml.dataset_shards.lane_walk import LaneHint
 from brain.ml.dataset_shards.partition_deal import Deal
@@ -235,13 +235,14 @@ class Iteration:
             ) from error
 
     def _count_dropped(self, seen: EpochCounts) -> None:
-        """Count the bad records that a view left out of its splits, within the same budget."""
-        left_out = seen.skipped.get("bad", 0)
+        """Count what a view left out of its splits, and unreadable splits, within the same budget."""
+        left_out = seen.skipped.get("bad", 0) + seen.skipped.get(UNREADABLE, 0)
         while self._left_out < left_out:
             self._left_out += 1
             budget = self._plan.tolerance.bad_budget
             if self._clock.count_bad(self.turn) > budget:
-                raise too_many_bad(budget)
+                last = seen.last_unreadable
+                raise too_many_bad(budget, f"; the last: {last}" if last else "")
 
 
 def too_many_bad(budget: int, last: str = "", detail: Mapping[str, Any] | None = None) -> DataError:
