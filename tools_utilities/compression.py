@@ -36,12 +36,17 @@ def decompressed(
 
 
 def decompress_to_spill(
-    data: memoryview, compression: str, *, key: str, memory_bytes: int = SPILL_BYTES
+    data: memoryview | Iterable[memoryview],
+    compression: str,
+    *,
+    key: str,
+    memory_bytes: int = SPILL_BYTES,
 ) -> Spill:
-    """Decode a whole object; at most `memory_bytes` of the result stay in memory."""
+    """Decode a whole object, or its pieces in order; at most `memory_bytes` of the result stay in memory."""
     spill = Spill(memory_bytes=memory_bytes)
     try:
-        for piece in decompressed(cut_pieces(data, _PIECE_BYTES), compression, key=key):
+        pieces = cut_pieces(data, _PIECE_BYTES) if isinstance(data, memoryview) else data
+        for piece in decompressed(pieces, compression, key=key):
             spill.write(piece)
     except BaseException:
         spill.close()

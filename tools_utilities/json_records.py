@@ -9,6 +9,8 @@ then *as many objects as lines* proves one object a line. Anything else is decod
 import json
 import math
 import re
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -16,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tools_utilities.errors import RecordError
-from tools_utilities.line_index import Offsets, line_starts
+from tools_utilities.line_index import Offsets, line_starts, no_pages
 from tools_utilities.shard_format import ReadOptions, Sample
 
 BLANKS = b" \t\r"
@@ -24,6 +26,7 @@ _OPEN, _CLOSE, _CR = ord("{"), ord("}"), ord("\r")
 _CUT_TOKEN = re.compile(r"[-+.\\0-9A-Za-z]*\s*")  # what may be left of a number, word or escape
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
+_PASS_BYTES = 4 << 20
 _objects = msgspec.json.Decoder(dict[str, Any])
 _encoder = msgspec.json.Encoder()
 _exact_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -39,16 +42,33 @@ class BadJsonError(ValueError):
         self.unterminated = unterminated
 
 
-def index_json_lines(view: memoryview) -> tuple[Offsets, npt.NDArray[np.bool_] | None]:
+def index_json_lines(
+    view: memoryview, passed: Callable[[int], None] = no_pages
+) -> tuple[Offsets, npt.NDArray[np.bool_] | None]:
     """Return where each record begins (and the length last), and which are irregular.
 
     Blank and white-space-only lines are no records. An irregular line does not begin with `{` and
     end with `}`; None when there is none.
     """
     array = np.frombuffer(view, np.uint8)
-    starts = line_starts(view)
+    starts = line_starts(view, passed)
     if len(starts) == 1:
         return starts, None
+    keep = np.ones(len(starts) - 1, np.bool_)
+    regular = np.empty_like(keep)
+    bounds = np.searchsorted(starts[:-1], np.arange(0, len(view), _PASS_BYTES)).tolist()
+    for first, end in pairwise([*bounds, len(keep)]):
+        regular[first:end], keep[first:end] = _look_at_lines(view, array, starts[first : end + 1])
+        passed(int(starts[end]) - int(starts[first]))
+    irregular = ~regular[keep]
+    kept = np.append(starts[:-1][keep], starts[-1:])
+    return kept, irregular if irregular.any() else None
+
+
+def _look_at_lines(
+    view: memoryview, array: npt.NDArray[np.uint8], starts: Offsets
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Return which lines begin with `{` and end with `}`, and which are more than white space."""
     begins, last = starts[:-1].astype(np.int64), starts[1:].astype(np.int64) - 1
     for byte in (ord("\n"), _CR):  # step back over the line's own end
         last -= (array[np.maximum(last, 0)] == byte) & (last >= begins)
@@ -59,9 +79,7 @@ def index_json_lines(view: memoryview) -> tuple[Offsets, npt.NDArray[np.bool_] |
         text = bytes(view[starts[line] : starts[line + 1]]).strip(BLANKS + b"\n")
         keep[line] = bool(text)
         regular[line] = text.startswith(b"{") and text.endswith(b"}")
-    irregular = ~regular[keep]
-    kept = np.append(starts[:-1][keep], starts[-1:])
-    return kept, irregular if irregular.any() else None
+    return regular, keep
 
 
 def decode_objects(

@@ -1,14 +1,25 @@
 """The bytes a split is read from: the object's own, or what a compressed object decodes to."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tools_utilities.compression import decompress_to_spill
+from tools_utilities.compression import cut_pieces, decompress_to_spill
 from tools_utilities.errors import RecordError
-from tools_utilities.shard_bytes import MemoryShardBytes
+from tools_utilities.shard_bytes import FileShardBytes, MemoryShardBytes
 from tools_utilities.shard_format import ShardBytes, Split, split_suffix
 
 if TYPE_CHECKING:
     from tools_utilities.spill import Spill
+
+
+_PASS_BYTES = 4 << 20
+_FORGET_BYTES = 16 << 20
+
+
+def forget_pages(shard: ShardBytes) -> None:
+    """Take what was read of a mapped local file out of this process's memory."""
+    if isinstance(shard, FileShardBytes):
+        shard.forget_pages()
 
 
 class SplitContent:
@@ -27,15 +38,32 @@ class SplitContent:
         self.key = split.key
         self.compression = split_suffix(split.key)[1]
         self._spill: Spill | None = None
+        self._passed_bytes = 0
         self.shard, self.split = shard, split
         self.held_bytes = 0 if shard.path is not None else split.num_bytes
         if self.compression is not None:
-            stored = shard.read(0, shard.info.size_bytes)
+            stored = self._stored(shard)
             self._spill = decompress_to_spill(stored, self.compression, key=split.key)
             view = self._spill.view()
             self.shard = MemoryShardBytes(split.key, view)
             self.split = Split(key=split.key, start=0, end=len(view), num_bytes=len(view))
             self.held_bytes = self._spill.held_bytes
+
+    def _stored(self, shard: ShardBytes) -> Iterator[memoryview]:
+        """Yield a compressed object once, letting go of its pages behind."""
+        for piece in cut_pieces(shard.read(0, shard.info.size_bytes), _PASS_BYTES):
+            yield piece
+            forget_pages(shard)
+
+    def passed(self, num_bytes: int) -> None:
+        """Tell that bytes were gone through in order, as an index is made; their pages are let go."""
+        if self._spill is not None:
+            self._spill.touched(0, num_bytes)
+            return
+        self._passed_bytes += num_bytes
+        if self._passed_bytes >= _FORGET_BYTES:
+            self._passed_bytes = 0
+            forget_pages(self.shard)
 
     def touched(self, num_records: int, num_bytes: int) -> None:
         """Tell that records were read, so that mapped pages can be let go."""

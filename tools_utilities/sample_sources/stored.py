@@ -22,8 +22,8 @@ from tools_utilities.folder_columns import (
 from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.object_store import ObjectInfo, ObjectStore, StoreSpec, open_store
 from tools_utilities.sample_source import SampleSource, Source, SourceBlock, SourceOptions
-from tools_utilities.shard_bytes import FileShardBytes
 from tools_utilities.shard_format import OpenSplit, Split, format_of, require_format
+from tools_utilities.split_content import forget_pages
 from tools_utilities.whole_object import open_whole_object
 
 SPLIT_BYTES = 8 << 20
@@ -31,6 +31,7 @@ BLOCK_RECORDS = 4096
 BLOCK_BYTES = 2 << 20
 _MOST_NAMED = 1000
 """Objects whose versions are kept, to say which changed."""
+_FORGET_BYTES = 16 << 20
 _FIRST_RECORDS = 16
 _LOOKED_AT = 16
 
@@ -150,6 +151,7 @@ class StoredRecords:
         read = with_litdata_index(self._store, [info], self._options.read)
         read = msgspec.structs.replace(read, folder_columns=self._folder_columns)
         shard = open_whole_object(self._store, info)
+        read_bytes = 0
         try:
             splits = shard_format.plan_splits(
                 info, lambda begin, end: bytes(shard.read(begin, end)), SPLIT_BYTES, read
@@ -173,11 +175,14 @@ class StoredRecords:
                             + splits[current].num_bytes * indices.start // opened.num_samples,
                         )
                         number += len(records)
+                        read_bytes += _weight(records)
+                        if read_bytes >= _FORGET_BYTES:
+                            read_bytes = 0
+                            forget_pages(shard)
                 finally:
                     opened.close()
                 done_bytes += splits[current].num_bytes
-                if isinstance(shard, FileShardBytes):
-                    shard.forget_pages()
+                forget_pages(shard)
         finally:
             shard.close()
 

@@ -9,6 +9,7 @@ end mark: a cut inside the last record shows only if its quotes or its number of
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, pairwise
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -27,6 +28,7 @@ from tools_utilities.shard_format import (
 )
 from tools_utilities.split_content import SplitContent
 
+_LINES_AT_ONCE = 1024
 _MAX_FIELD_BYTES = (1 << 31) - 1
 
 
@@ -89,8 +91,9 @@ class CsvSplit:
         view = content.shard.read(0, content.shard.info.size_bytes)
         self._base = len(BOM) if view[: len(BOM)] == BOM else 0
         self._view = view[self._base :]
-        self._lines = line_starts(self._view)
-        spans = np.array(list(self._records()), np.uint32).reshape(-1, 2)
+        self._lines = line_starts(self._view, content.passed)
+        # From an iterator: a list of pairs takes twenty times the memory of the index.
+        spans = np.fromiter(chain.from_iterable(self._records()), np.uint32).reshape(-1, 2)
         self.names = self._header(spans)
         self.columns: Columns | None = tuple((name, "text") for name in self.names) or None
         self._first, self._end = spans[1:, 0].copy(), spans[1:, 1].copy()
@@ -127,11 +130,7 @@ class CsvSplit:
     def _records(self) -> Iterator[tuple[int, int]]:
         """Yield first and end line of each record, the header too; blank lines are none."""
         csv.field_size_limit(_MAX_FIELD_BYTES)  # the module's own limit is 128 KiB, and global
-        lines = (
-            str(self._view[start:end], "latin-1")
-            for start, end in zip(self._lines[:-1].tolist(), self._lines[1:].tolist(), strict=True)
-        )
-        reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
+        reader = csv.reader(self._texts(), delimiter=self._delimiter, strict=True)
         first = 0
         try:
             for record in reader:
@@ -140,6 +139,13 @@ class CsvSplit:
                 first = reader.line_num
         except csv.Error as error:
             raise self._bad(first, None, f"not CSV: {error}") from error
+
+    def _texts(self) -> Iterator[str]:
+        for first in range(0, len(self._lines) - 1, _LINES_AT_ONCE):
+            bounds = self._lines[first : first + _LINES_AT_ONCE + 1].tolist()
+            for start, end in pairwise(bounds):
+                yield str(self._view[start:end], "latin-1")
+            self._content.passed(bounds[-1] - bounds[0])
 
     def _header(self, spans: "np.ndarray[tuple[int, int], np.dtype[np.uint32]]") -> list[str]:
         if not len(spans):

@@ -78,7 +78,7 @@ class JsonlSplit:
         self._content = content
         self._options = options
         self._view, self._base = own_lines(content.shard, content.split)
-        self._starts, self._irregular = index_json_lines(self._view)
+        self._starts, self._irregular = index_json_lines(self._view, content.passed)
         self._lines_before: int | None = None
         self.num_samples = len(self._starts) - 1 if len(self._view) else 0
         self.num_bytes = self._starts.nbytes + content.held_bytes

@@ -79,7 +79,7 @@ class TextSplit:
         self.skipped: dict[str, int] = {}
         self._content = content
         self._view, self._base = own_lines(content.shard, content.split)
-        self._starts = line_starts(self._view)
+        self._starts = line_starts(self._view, content.passed)
         self.num_samples = len(self._starts) - 1
         self.num_bytes = self._starts.nbytes + content.held_bytes
 

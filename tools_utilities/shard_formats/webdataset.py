@@ -24,6 +24,8 @@ from tools_utilities.tar_members import BLOCK_BYTES, Member, TarError, members, 
 
 KEY_FIELD = "__key__"
 PICKLED = frozenset({"pickle", "pkl", "pyd"})
+_FAULT_BYTES = 64 << 10
+"""What the system maps around one look at a file."""
 _NAME = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
 
 
@@ -153,6 +155,7 @@ class TarSplit:
         ] = {}  # key → its newest sample and that one's fields
         last_key = ""
         for member in members(self._view):
+            self._content.passed(_FAULT_BYTES)
             named = split_name(member.name) if member.is_file else None
             if named is None:
                 self._skip(member)
