@@ -3,7 +3,8 @@
 from typing import Any
 
 from knowledge_hub.phrases import phrase_table
-from tools_utilities.setting_keys import KEYS_BY_NAME, SETTING_KEYS, SettingKey
+from tools_utilities.setting_key import SettingKey
+from tools_utilities.setting_keys import KEYS_BY_NAME, SETTING_KEYS
 
 NOT_YET = " (not in this version)"
 """Of an intent that is read and cannot be carried out."""

@@ -10,7 +10,8 @@ from knowledge_hub.captures import CODECS, EXPORT_FORMATS, GPUS, SHARD_FORMATS
 from knowledge_hub.sentence import fold
 from tools_utilities.errors import UsageError
 from tools_utilities.refused_settings import REFUSED_SETTINGS
-from tools_utilities.setting_keys import KEYS_BY_NAME, SettingKey, parse_value
+from tools_utilities.setting_key import SettingKey
+from tools_utilities.setting_keys import KEYS_BY_NAME, parse_value
 
 _TEXTS: Final = ["model", "init_from", "source", "out", "function", "run"]
 _COUNTS: Final = [

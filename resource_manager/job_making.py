@@ -182,7 +182,7 @@ def make_plan(
         epoch_tokens=epoch_tokens_of(job, data.planned, text_bytes),
         settings=planned_settings(settings),
         differences=differences,
-        notes=(*data.notes, *request.notes),
+        notes=(*data.notes, *request.notes, *_machines(job)),
         warnings=tuple(warnings),
         canonical=request.canonical,
     )
@@ -202,6 +202,25 @@ def init_folder(text: str, settings: Settings) -> str:
             hint="`quark list` names the runs.",
         )
     return str(folder)
+
+
+def _machines(job: TrainingJob) -> tuple[str, ...]:
+    """Return what the person must know of several machines."""
+    if job.nodes == 1:
+        return ()
+    if job.rendezvous is None:
+        return (
+            (
+                f"all {job.nodes} nodes are agents on this machine; for machines of their own"
+                " give rendezvous=HOST:PORT and the same sentence on each"
+            ),
+        )
+    return (
+        (
+            f"this machine is one of {job.nodes}, which meet at {job.rendezvous}; give the same"
+            " sentence, name and resume=auto on each"
+        ),
+    )
 
 
 def _since_last_run(settings: Settings, job: TrainingJob) -> tuple[tuple[str, ...], float | None]:

@@ -14,7 +14,7 @@ SAME_NAME = (
     "strict", "text_key", "template", "tokenizer", "vocab_size", "seq_len", "pad_id", "eos_id", "overlong",
     "layers", "max_steps", "max_tokens", "max_samples", "max_seconds", "grad_accum", "lr",
     "schedule", "warmup_steps", "optimizer", "weight_decay", "grad_clip", "precision", "compile",
-    "parallel", "device", "nodes", "keep",
+    "parallel", "device", "nodes", "min_nodes", "rendezvous", "max_restarts", "rejoin_seconds", "sample_log", "keep",
 )  # fmt: skip
 """Settings that a job holds under the same name."""
 STOP_RULES = ("max_steps", "max_tokens", "max_samples", "max_seconds")

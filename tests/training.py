@@ -115,7 +115,7 @@ class ForkServer:
         """Start one rank of a job and return its pid; output goes to the run's log."""
         return int(self._ask({"job": job.run_dir, "environment": environment}))
 
-    def start_ranks(self, job: TrainingJob, count: int, port: int) -> list[int]:
+    def start_ranks(self, job: TrainingJob, count: int, port: int, **environment: str) -> list[int]:
         """Start all ranks of a job, meeting at a port of loopback."""
         common = {
             "WORLD_SIZE": str(count),
@@ -123,6 +123,7 @@ class ForkServer:
             "MASTER_PORT": str(port),
             "GLOO_SOCKET_IFNAME": "lo",
             "TORCHELASTIC_RUN_ID": str(port),
+            **environment,
         }
         return [
             self.start(job, RANK=str(rank), LOCAL_RANK=str(rank), **common) for rank in range(count)
@@ -178,6 +179,7 @@ def _serve() -> None:
         "torch._dynamo",
         "torch.nn.parallel",
         "torch.distributed",
+        "brain.ml.sharded_tensors",
     ):
         importlib.import_module(name)
     running: set[int] = set()

@@ -19,7 +19,8 @@ from typing import Any
 import msgspec
 
 from tools_utilities.errors import QuarkError, UsageError
-from tools_utilities.setting_keys import KEYS_BY_NAME, SettingKey, find_key, parse_value
+from tools_utilities.setting_key import SettingKey
+from tools_utilities.setting_keys import KEYS_BY_NAME, find_key, parse_value
 
 PROJECT_FILE = "quark.yaml"
 SECTIONS = ("buckets", "datasets", "models")

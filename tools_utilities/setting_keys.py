@@ -9,41 +9,14 @@ import math
 import re
 from typing import Any
 
-import msgspec
-
 from tools_utilities.errors import UsageError
 from tools_utilities.refused_settings import refuse_by_name
+from tools_utilities.setting_key import SettingKey
+from tools_utilities.setting_key import plain_key as _key
+from tools_utilities.setting_key import slot_key as _slot
 
 TRUE_WORDS = frozenset({"true", "on", "yes", "1"})
 FALSE_WORDS = frozenset({"false", "off", "no", "0"})
-
-
-class SettingKey(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting."""
-
-    name: str
-    kind: str
-    """text, int, float, bool, choice, texts, floats, integers, every (steps, seconds or samples)."""
-    help: str
-    default: Any = None
-    choices: tuple[str, ...] = ()
-    minimum: float | None = None
-    exclusive: bool = False
-    """The minimum itself is refused."""
-    maximum: float | None = None
-    aliases: tuple[str, ...] = ()
-    slot: bool = False
-    """Also a slot of the language; an override of it fills the slot."""
-    env: tuple[str, ...] = ()
-    """Documented variables read beside `QUARK_<NAME>`, in this order."""
-
-
-def _key(name: str, kind: str, help: str, **rest: Any) -> SettingKey:  # noqa: A002 - the field's own name
-    return SettingKey(name=name, kind=kind, help=help, **rest)
-
-
-def _slot(name: str, kind: str, help: str, **rest: Any) -> SettingKey:  # noqa: A002 - the field's own name
-    return SettingKey(name=name, kind=kind, help=help, slot=True, **rest)
 
 
 SETTING_KEYS: tuple[SettingKey, ...] = (
@@ -246,6 +219,11 @@ SETTING_KEYS: tuple[SettingKey, ...] = (
     ),
     _slot("gpus", "int", "Processes on this node, one a device.", minimum=1),
     _slot("nodes", "int", "Machines.", default=1, minimum=1),
+    _key("min_nodes", "int", "Machines with which a run goes on.", default=1, minimum=1),
+    _key("rendezvous", "text", "HOST:PORT where several machines meet; unset: all on this one."),
+    _key("max_restarts", "int", "Starts after a rank was lost.", default=3, minimum=0),
+    _key("rejoin_seconds", "float", "How long a new start waits for machines.", default=15.0),
+    _key("sample_log", "bool", "Log a hash of every sample trained on.", default=False),
     _slot("name", "text", "Name of the run."),
     _key("out_dir", "text", "Folder that runs are kept in.", default="runs"),
     _slot("checkpoint_every", "every", "How often to save: 500, 500steps, 10m, 5000samples."),

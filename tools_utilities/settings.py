@@ -22,7 +22,8 @@ from tools_utilities.project_file import (
     read_project_file,
     typed_value,
 )
-from tools_utilities.setting_keys import KEYS_BY_NAME, SETTING_KEYS, SettingKey, find_key
+from tools_utilities.setting_key import SettingKey
+from tools_utilities.setting_keys import KEYS_BY_NAME, SETTING_KEYS, find_key
 
 DEFAULT = "default"
 _GB = 1_000_000_000

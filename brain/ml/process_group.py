@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+START_VARIABLE = "QUARK_START"
 LAUNCHER_VARIABLE = "QUARK_LAUNCHER_PID"
 """Process that must outlive the run; not set when the run is detached."""
 
@@ -23,19 +24,35 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     local_rank: int = 0
     attempt: str = ""
     """The same text in every rank of one start, another in the next start."""
+    start: int = 0
+    """Which start of a run that begins anew by itself, from 1; 0: it does not."""
     launcher_pid: int | None = None
 
 
 def read_world(environ: Mapping[str, str] = os.environ) -> World:
     """Return this process's place as torch's launcher wrote it; alone when it did not."""
     launcher = environ.get(LAUNCHER_VARIABLE, "")
+    start = int(environ.get(START_VARIABLE, "0"))
     return World(
         rank=int(environ.get("RANK", "0")),
         world_size=int(environ.get("WORLD_SIZE", "1")),
         local_rank=int(environ.get("LOCAL_RANK", "0")),
-        attempt=f"{environ.get('TORCHELASTIC_RUN_ID', '')}-{environ.get('MASTER_PORT', os.getpid())}",
+        attempt=attempt_of(start)
+        if start
+        else f"{environ.get('TORCHELASTIC_RUN_ID', '')}-{environ.get('MASTER_PORT', os.getpid())}",
+        start=start,
         launcher_pid=int(launcher) if launcher.isdigit() else None,
     )
+
+
+def attempt_of(start: int) -> str:
+    """Return `World.attempt` of a numbered start."""
+    return f"start-{start}"
+
+
+def name_start(start: int) -> None:
+    """Tell the ranks that this process will start which start of the run theirs is."""
+    os.environ[START_VARIABLE] = str(start)
 
 
 class ProcessGroup:

@@ -45,11 +45,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if len(given) != 1:
             raise UsageError("one job file is needed", hint="python -m brain.ml.train job.yaml")
-        job = _read_job(Path(given[0]))
+        job = _of_this_start(_read_job(Path(given[0])), world)
     except QuarkError as error:
         _log(error)
         return type(error).exit_code
-    return train(job, world, stop)
+    code = train(job, world, stop)
+    # An agent starts ranks again that end with another code; who asked for the end wants none.
+    return 0 if world.start and code == EXIT_CODES["interrupt"] else code
+
+
+def _of_this_start(job: TrainingJob, world: World) -> TrainingJob:
+    """Return the job as a later start of the same run has it: going on from the newest checkpoint."""
+    if world.start <= 1:
+        return job
+    return msgspec.structs.replace(job, resume="auto", from_step=None)
 
 
 def train(job: TrainingJob, world: World, stop: StopRequest) -> int:

@@ -18,6 +18,7 @@ from brain.ml.compute import loss_sum
 from brain.ml.evaluation import Evaluator
 from brain.ml.model_shape import ModelShape
 from brain.ml.optimizer import set_learning_rate
+from brain.ml.sample_log import SampleLog
 from brain.ml.schedule import (
     Progress,
     RunLength,
@@ -77,6 +78,9 @@ class Trainer:
         if self.job.compile:
             self.model = torch.compile(self.model)
         self.report = StepReport(self.job, self.progress, self.length)
+        self._samples = (
+            SampleLog(session.run_dir, self.group.world) if self.job.sample_log else None
+        )
         self._started = time.monotonic() - self.progress.seconds
         self._saver = CheckpointSaver(place, self.group, keep=self.job.keep, tell=session.tell)
         self._stats: dict[str, float] = {}
@@ -111,6 +115,8 @@ class Trainer:
             rate = learning_rate(self.job, self.progress, self.length)
             loss, norm = self._step(batches or [empty_batch(self.job.pad_id)], agreed, rate)
             self._advance(agreed, loss)
+            if self._samples is not None:
+                self._samples.write(self.progress.step, batches)
             step_seconds = time.monotonic() - started
             if self.group.is_main:
                 event = self.report.event(

@@ -116,11 +116,21 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     processes: int = 1
     """Ranks on this node."""
     nodes: int = 1
+    min_nodes: int = 1
+    """Machines with which the run goes on when others are lost."""
+    rendezvous: str | None = None
+    """HOST:PORT where the agents of several machines meet; None: all nodes are on this machine."""
+    max_restarts: int = 3
+    """Times that an agent starts its ranks again after one was lost or could not go on."""
+    rejoin_seconds: float = 15.0
+    """What a new start waits for machines that are missing, before it goes on without them."""
 
     checkpoint_every: Every | None = None
     """None: at the end of every epoch and of the run."""
     eval_every: Every | None = None
     """None: at the end of every epoch and of the run."""
+    sample_log: bool = False
+    """Each rank writes a hash of every sample it trains on to `samples/` of the run folder."""
     keep: int = 3
     checkpoints: CheckpointTarget | None = None
     """None: `checkpoints/` of the run folder."""

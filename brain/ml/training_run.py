@@ -263,6 +263,7 @@ def _tell_start(session: Session, start: TrainerStart, parts: Parts, about: Sequ
         "start",
         schema=1,
         run=job.name,
+        start=session.group.world.start,
         world_size=session.group.world_size,
         device=str(parts.device),
         parameters=sum(weight.numel() for weight in parts.model.parameters()),

@@ -1,6 +1,7 @@
 """`local`: the run is a process of this machine, in a session of its own.
 
-Several ranks are started by torch's own launcher. A terminal's Ctrl-C therefore reaches the program that watches, not the run; it passes it on. When
+Several ranks are started by `brain.ml.elastic_agent` (torch's engine); several nodes without a rendezvous
+are agents on this machine. A terminal's Ctrl-C therefore reaches the program that watches, not the run; it passes it on. When
 that program dies, the run saves and ends, unless it is detached.
 """
 
@@ -30,7 +31,11 @@ SIGNAL_BASE = 128
 class LocalRun:
     """A run started here."""
 
-    def __init__(self, process: subprocess.Popen[bytes], run_dir: Path) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], run_dir: Path, *, launcher: bool = False
+    ) -> None:
+        """`launcher`: the process is an agent with ranks below it."""
+        self._launcher = launcher
         self.pid = process.pid
         self._process = process
         self._run_dir = run_dir
@@ -57,7 +62,12 @@ class LocalRun:
 
     def terminate(self) -> None:
         """Ask every rank to save and stop (143)."""
-        self._ask(signal.SIGTERM)
+        if self._launcher:
+            # Ranks that end so are started again; the agent passes it on and starts none.
+            self._asked.append(signal.SIGTERM)
+            _send(self.pid, signal.SIGTERM)
+        else:
+            self._ask(signal.SIGTERM)
 
     def kill(self) -> None:
         """End every process of the run now."""
@@ -67,7 +77,7 @@ class LocalRun:
 
     def _ask(self, number: signal.Signals) -> None:
         self._asked.append(number)
-        # To the ranks themselves: the launcher would give them 30 s and then kill a save.
+        # To the ranks themselves: together they agree to stop, on whatever machine they are.
         for pid in self._rank_pids() or [self.pid]:
             _send(pid, number)
 
@@ -79,15 +89,18 @@ class LocalRun:
 
     def _is_ours(self, process: RunProcess) -> bool:
         """Tell this start's processes from those of an earlier start of the same run."""
-        return self.pid in (process.parent_pid, process.ranks[0].pid)
+        ours = {self.pid, *descendants(self.pid)}  # an agent may stand between
+        return not ours.isdisjoint({process.parent_pid, process.ranks[0].pid})
 
     def _own_code(self, code: int) -> int:
         events = [
             event for event in last_events(self._run_dir) if event["time"] >= self._started_at
         ]
         last = events[-1] if events else {}
-        if code and last.get("event") in {"end", "error"} and last.get("exit_code"):
-            return int(last["exit_code"])
+        told = last.get("exit_code") if last.get("event") in {"end", "error"} else None
+        # Ranks under an agent end with 0 when asked to, lest they are started again.
+        if told and (code or last["event"] == "end"):
+            return int(told)
         if code and self._asked:
             return SIGNAL_BASE + self._asked[0]
         return SIGNAL_BASE - code if code < 0 else code
@@ -97,10 +110,11 @@ class _LocalTarget:
     name = "local"
 
     def plan(self, job: TrainingJob) -> LaunchPlan:
-        if job.nodes > 1:
+        world_size = job.processes * job.nodes
+        if job.batch_size % world_size:
             raise UsageError(
-                f"nodes={job.nodes}: the local target starts one machine",
-                hint="Leave nodes out; gpus= says how many processes this machine runs.",
+                f"batch_size={job.batch_size} cannot be dealt to {world_size} processes",
+                hint=f"Use a multiple of {world_size}.",
             )
         run_dir = Path(job.run_dir)
         program: tuple[str, ...] = ("-m", "brain.ml.train", str(run_dir / JOB_FILE))
@@ -112,12 +126,13 @@ class _LocalTarget:
             "OMP_WAIT_POLICY": "PASSIVE",
             "PYTHONPATH": str(PACKAGE_ROOT),
         }
-        if job.processes > 1:
-            launcher = ("-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1")
-            program = (*launcher, f"--nproc-per-node={job.processes}", *program)
-            threads = max(1, (os.cpu_count() or 1) // job.processes)
-            environment["OMP_NUM_THREADS"] = str(threads)
-            if platform.system() == "Linux":
+        if _has_agent(job):
+            program = ("-m", "brain.ml.elastic_agent", str(run_dir / JOB_FILE))
+            here = job.processes if job.rendezvous else job.processes * job.nodes
+            environment["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // here))
+            # A store of its own for each start: torch's shared one keeps the keys of earlier ones.
+            environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+            if platform.system() == "Linux" and job.rendezvous is None:
                 environment["GLOO_SOCKET_IFNAME"] = "lo"  # ranks of one machine meet on loopback
         return LaunchPlan(
             job=job,
@@ -139,7 +154,11 @@ class _LocalTarget:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        return LocalRun(process, Path(plan.job.run_dir))
+        return LocalRun(process, Path(plan.job.run_dir), launcher=_has_agent(plan.job))
+
+
+def _has_agent(job: TrainingJob) -> bool:
+    return job.processes * job.nodes > 1
 
 
 def _send(pid: int, number: signal.Signals) -> None:

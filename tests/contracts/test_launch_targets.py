@@ -34,7 +34,7 @@ def test_plan_is_pure(tmp_path: Path, target: LaunchTarget, processes: int):
     assert plan.job == job
     assert list(tmp_path.iterdir()) == []
     assert dict(os.environ) == variables
-    assert any("brain.ml.train" in word for word in plan.argv)
+    assert str(tmp_path / "run/job.yaml") in plan.argv
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
@@ -52,16 +52,22 @@ def test_one_process_is_started_directly(tmp_path: Path):
     assert plan.argv == (sys.executable, "-m", "brain.ml.train", str(tmp_path / "job.yaml"))
 
 
-def test_several_processes_go_through_torchs_launcher(tmp_path: Path):
-    argv = LOCAL.plan(_job(tmp_path, processes=3)).argv
-    assert argv[:4] == (sys.executable, "-m", "torch.distributed.run", "--standalone")
-    assert "--nproc-per-node=3" in argv
-    assert argv[-3:] == ("-m", "brain.ml.train", str(tmp_path / "job.yaml"))
+@pytest.mark.parametrize("changes", [{"processes": 4}, {"nodes": 2}, {"processes": 2, "nodes": 2}])
+def test_several_ranks_go_through_an_agent(tmp_path: Path, changes: dict[str, int]):
+    plan = LOCAL.plan(_job(tmp_path, **changes))
+    agent = (sys.executable, "-m", "brain.ml.elastic_agent", str(tmp_path / "job.yaml"))
+    assert plan.argv == agent
+    assert plan.environment["GLOO_SOCKET_IFNAME"] == "lo"
 
 
-def test_several_machines_are_refused(tmp_path: Path):
-    with pytest.raises(UsageError, match="nodes=2"):
-        LOCAL.plan(_job(tmp_path, nodes=2))
+def test_machines_that_meet_somewhere_choose_their_own_interface(tmp_path: Path):
+    plan = LOCAL.plan(_job(tmp_path, nodes=2, rendezvous="first:29400"))
+    assert "GLOO_SOCKET_IFNAME" not in plan.environment
+
+
+def test_batch_that_cannot_be_dealt_to_all_ranks_is_refused_before_the_start(tmp_path: Path):
+    with pytest.raises(UsageError, match="batch_size=32 cannot be dealt to 6 processes"):
+        LOCAL.plan(_job(tmp_path, processes=3, nodes=2))
 
 
 def _launch(tmp_path: Path, program: str, **changes: Any) -> Any:

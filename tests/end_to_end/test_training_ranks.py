@@ -34,12 +34,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> StoreSpec:
     return write_shards(tmp_path_factory.mktemp("data"), text_shards())
 
 
-@pytest.fixture
-def port() -> int:
+def free_port() -> int:
+    """Return a port of loopback that nobody has."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        number = free.getsockname()[1]
-    return int(number)
+        return int(free.getsockname()[1])
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
 
 
 @pytest.fixture(scope="module")
