@@ -1,7 +1,10 @@
 """README: its environment table is settings.py's, its sentences are read, its Python parses."""
 
 import ast
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +40,39 @@ def sentences() -> list[str]:
 @pytest.mark.parametrize("sentence", sentences())
 def test_a_sentence_of_the_readme_is_read_whole(sentence):
     assert KnowledgeHub().read(sentence).status == "ok"
+
+
+def tutorial() -> list[str]:
+    """The lines of the tutorial, without what is said beside them."""
+    block = README.partition("## Tutorial")[2].partition("`quark` alone")[0]
+    lines = [line.strip() for line in block.splitlines() if line.startswith("    quark")]
+    return [re.sub(r"\s+# .*", "", line) for line in lines]
+
+
+def test_the_tutorial_begins_with_nothing_and_ends_with_help():
+    lines = tutorial()
+    assert (lines[0], lines[-1]) == ("quark demo", "quark help")
+    assert len(lines) >= 10
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_the_tutorial_is_followed_literally(tmp_path):
+    quark = tmp_path / "bin/quark"
+    quark.parent.mkdir()
+    quark.write_text(f'#!/bin/sh\nexec {sys.executable} {CHECKOUT / "quark_cli.py"} "$@"\n')
+    quark.chmod(0o755)
+    folder = tmp_path / "fresh"
+    folder.mkdir()
+    environment = {**os.environ, "PATH": f"{quark.parent}:{os.environ['PATH']}"}
+    for line in tutorial():
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, (line, done.stderr[-2000:])
+        assert "Traceback" not in done.stderr
+        assert done.stdout
 
 
 def test_the_readme_shows_sentences():
