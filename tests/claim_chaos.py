@@ -77,8 +77,8 @@ class ChaosReport:
     kills: int = 0
     pauses: int = 0
     faults: Counter[str] = field(default_factory=Counter)
-    restarts: list[int] = field(default_factory=list)
-    """Exit codes of workers that ended by themselves before everything was done."""
+    restarts: list[str] = field(default_factory=list)
+    """Exit codes and errors of workers that ended by themselves before everything was done."""
     takeovers: list[tuple[float, bool]] = field(default_factory=list)
     """(seconds from the kill or stop of a holder to the next claim, whether a worker was idle)."""
     accepted: int = 0
@@ -212,7 +212,9 @@ class Chaos:
             if code is None:
                 continue
             if code != -signal.SIGKILL:
-                self.report.restarts.append(code)
+                said = (self.folder / f"{worker.name}.log").read_text(errors="replace").splitlines()
+                errors = [line for line in said if line.startswith("error:")]
+                self.report.restarts.append(f"{code} {errors[-1] if errors else said[-1:]}")
             incarnation = int(worker.name.partition(".")[2]) + 1
             self.workers[place] = self._start(worker.number, incarnation)
 

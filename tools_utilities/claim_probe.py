@@ -19,7 +19,7 @@ from tools_utilities.errors import (
     UsageError,
 )
 from tools_utilities.object_store import ObjectStore
-from tools_utilities.patience import PATIENCE_SECONDS, patiently
+from tools_utilities.patience import PATIENCE_SECONDS, patiently, told
 
 RACERS = 8
 ROUNDS = 3
@@ -59,8 +59,8 @@ class _Probe:
     def race(self, key: str) -> None:
         """Let racers create one object, each until it knows whether it did."""
         with ThreadPoolExecutor(RACERS) as pool:
-            told = list(pool.map(lambda racer: self._create(key, racer), range(RACERS)))
-        winners = [racer for racer in range(RACERS) if told[racer]]
+            won = list(pool.map(lambda racer: self._create(key, racer), range(RACERS)))
+        winners = [racer for racer in range(RACERS) if won[racer]]
         if len(winners) > 1:
             raise self._refused(
                 f"{len(winners)} of {RACERS} creators of one object were told they won"
@@ -74,7 +74,7 @@ class _Probe:
 
         def create() -> bool:
             try:
-                self._store.put_if_absent(key, _racer(racer))
+                told(lambda: self._store.put_if_absent(key, _racer(racer)))
             except ConditionFailedError:
                 # 409 asks to try again, and leaves no object behind when it was said to all.
                 if self._read(key) is None:
@@ -99,7 +99,7 @@ class _Probe:
 
         def replace() -> bool:
             try:
-                self._store.put_if_match(key, data, etag)
+                told(lambda: self._store.put_if_match(key, data, etag))
             except ConditionFailedError:
                 return False
             return True

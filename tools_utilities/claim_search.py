@@ -2,8 +2,10 @@
 
 A pass goes over the shards that are not known to be done, in order, and is carried on from one claim
 to the next. Where it pays, one listing tells which records exist and which are as they were last
-seen: a shard without a record is claimed by one put, one that somebody goes on holding costs nothing.
-A lost race moves the pass to a random place, so that workers that start together part at once.
+seen: a shard without a record comes first and is claimed by one put, one that somebody goes on holding
+costs nothing, and records that nobody has read here are read several at a time, last. A lost race shows
+that the listing is old: the next one begins at a random place, so that workers that start together part
+at once, and none goes over what the others took meanwhile.
 Done is final: a done shard is not looked at again (what an operator resets by force is found by the
 next process).
 """
@@ -11,6 +13,8 @@ next process).
 import logging
 from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 from tools_utilities.errors import AccessError, StoreError
 from tools_utilities.manifest import Shard
@@ -19,6 +23,8 @@ from tools_utilities.shard_lease import Phase, ShardLease
 
 FEW_SHARDS = 8
 KEYS_A_PAGE = 1_000
+LOOKS = 8
+"""Records read at a time."""
 GETS_A_PAGE = 4
 """One page of a listing costs about as much as so many small gets."""
 
@@ -57,7 +63,11 @@ class ShardSearch:
         self._versions = versions
         self._before_claim = before_claim
         self._jitter = jitter
+        self._fresh: deque[int] = deque()
+        """Shards without a record, as the listing has it."""
         self._left: deque[int] = deque()
+        self._read: set[int] = set()
+        """Those of them whose records were read in this pass."""
         self._listed: Mapping[str, str | None] | None = None
 
     def claim(self, preferred: int | None, skip: Container[int] = ()) -> Shard | None:
@@ -75,25 +85,38 @@ class ShardSearch:
         return found
 
     def _begin(self) -> None:
-        self._left = deque(shard_id for shard_id in self._shards if self._may_try(shard_id))
+        wanted = [shard_id for shard_id in self._shards if self._may_try(shard_id)]
         self._listed = None
-        if listing_pays(self._all, len(self._left)):
+        self._read.clear()
+        if listing_pays(self._all, len(wanted)):
             try:
                 self._listed = self._versions()
             except (StoreError, AccessError) as error:
                 logger.warning("claim records are read one by one: %s", error)
+        self._fresh = deque(shard_id for shard_id in wanted if self._is_fresh(shard_id))
+        fresh = set(self._fresh)
+        self._left = deque(shard_id for shard_id in wanted if shard_id not in fresh)
+
+    def _is_fresh(self, shard_id: int) -> bool:
+        lease, listed = self._lease_of(shard_id), self._listed
+        return listed is not None and lease.key not in listed and lease.record is None
 
     def _walk(self, skip: Container[int]) -> Shard | None:
-        while self._left:
-            shard_id = self._left.popleft()
+        while self._fresh or self._left:
+            fresh = bool(self._fresh)
+            shard_id = (self._fresh if fresh else self._left).popleft()
             if shard_id in skip or not self._may_try(shard_id):
                 continue
             lease = self._lease_of(shard_id)
-            if not self._looked(lease):
+            # The put says if a record was made since the listing.
+            if not fresh and not self._looked(shard_id, lease):
                 continue
             if self._claim(shard_id, lease):
                 return self._shards[shard_id]
-            self._left.rotate(-int(self._jitter() * len(self._left)))
+            if fresh:
+                self._begin()
+            for left in (self._fresh, self._left):
+                left.rotate(-int(self._jitter() * len(left)))
         return None
 
     def _may_try(self, shard_id: int) -> bool:
@@ -101,15 +124,26 @@ class ShardSearch:
         done = lease.record is not None and lease.record.state == "done"
         return not done and lease.phase is not Phase.HOLD
 
-    def _looked(self, lease: ShardLease) -> bool:
+    def _looked(self, shard_id: int, lease: ShardLease) -> bool:
         """Read the record where the listing does not tell it; False when it is not to be had."""
-        listed = self._listed
-        if listed is not None and lease.key not in listed and lease.record is None:
-            return True  # the put says if it was made since
-        known = listed is not None and lease.record and listed.get(lease.key) == lease.version.etag
-        if not (known and not lease.claimable()):
-            lease.look()
+        if self._needs_look(shard_id):
+            unread = (number for number in self._left if self._needs_look(number))
+            waiting = list(islice(unread, FEW_SHARDS + 1))
+            batch = [shard_id, *waiting[: LOOKS - 1]] if len(waiting) > FEW_SHARDS else [shard_id]
+            if len(batch) == 1:
+                lease.look()
+            else:
+                with ThreadPoolExecutor(len(batch)) as pool:
+                    list(pool.map(lambda number: self._lease_of(number).look(), batch))
+            self._read.update(batch)
         return lease.claimable()
+
+    def _needs_look(self, shard_id: int) -> bool:
+        lease, listed = self._lease_of(shard_id), self._listed
+        if shard_id in self._read or not self._may_try(shard_id):
+            return False
+        known = listed is not None and lease.record and listed.get(lease.key) == lease.version.etag
+        return not (known and not lease.claimable())
 
     def _claim(self, shard_id: int, lease: ShardLease) -> bool:
         if not lease.claimable():

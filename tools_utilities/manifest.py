@@ -6,7 +6,7 @@ only what lies in its own folder.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ import msgspec
 
 from tools_utilities.errors import DataError, ObjectNotFoundError
 from tools_utilities.object_store import ObjectStore
+from tools_utilities.patience import patiently
 from tools_utilities.prepared_types import prepared
 
 MASTER = "master_metadata.json"
@@ -103,20 +104,25 @@ class _Flat(msgspec.Struct, frozen=True):
     """A number in manifests of earlier versions, whose `version` it was."""
 
 
-def load_manifest(store: ObjectStore, prefix: str) -> Manifest | None:
+def load_manifest(store: ObjectStore, prefix: str, *, patient: bool = False) -> Manifest | None:
     """Return the manifest of a folder (ends in `/`), or None when it has none of ours.
 
-    A `manifest.json` of another program is none of ours.
+    A `manifest.json` of another program is none of ours. `patient`: each read that fails in passing
+    is tried again for half a minute; they are many, so that trying the whole again may never end.
 
     Raises:
         DataError: it is damaged, incomplete, or names something outside its folder.
         AccessError: reading it is refused.
     """
     folder = prefix[: prefix.rfind("/") + 1]
-    content = _read(store, folder + MASTER)
+
+    def read(key: str) -> bytes | None:
+        return patiently(lambda: _read(store, key)) if patient else _read(store, key)
+
+    content = read(folder + MASTER)
     if content is not None:
-        return _folder_layout(store, folder, content)
-    content = _read(store, folder + FLAT)
+        return _folder_layout(read, folder, content)
+    content = read(folder + FLAT)
     if content is None or not _is_ours(content):
         return None
     key = folder + FLAT
@@ -177,7 +183,7 @@ def _decode(key: str, content: bytes, type_: type[Any]) -> Any:
         ) from error
 
 
-def _folder_layout(store: ObjectStore, folder: str, content: bytes) -> Manifest:
+def _folder_layout(read: Callable[[str], bytes | None], folder: str, content: bytes) -> Manifest:
     key = folder + MASTER
     master = _decode(key, content, _Master)
     for shard in master.shards:
@@ -186,7 +192,7 @@ def _folder_layout(store: ObjectStore, folder: str, content: bytes) -> Manifest:
     def read_shard(entry: _MasterShard) -> Shard:
         directory = entry.directory.rstrip("/")
         shard_key = f"{folder}{directory}/{SHARD}"
-        data = _read(store, shard_key)
+        data = read(shard_key)
         if data is None:
             raise DataError(
                 f"{shard_key} is missing, and {key} names it",

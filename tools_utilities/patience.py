@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from tools_utilities.errors import StoreError
+from tools_utilities.errors import ConditionFailedError, StoreError
 
 PATIENCE_SECONDS = 30.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
@@ -39,3 +39,19 @@ def patiently(
                 raise
         sleep(pause * (0.5 + jitter()))
         pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def told(ask: Callable[[], _Result]) -> _Result:
+    """Do a conditional put; an outcome that nobody can tell becomes a failure to be asked again.
+
+    Raises:
+        ConditionFailedError: the store said that the condition does not hold, which after an earlier
+            try may be that try's own success: read before you judge.
+        StoreError: nobody can say.
+    """
+    try:
+        return ask()
+    except ConditionFailedError as error:
+        if not error.detail.get("unknown"):
+            raise
+        raise StoreError(str(error), hint=error.hint, transient=True) from error

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from uuid import UUID
 
 import pytest
@@ -88,6 +88,31 @@ def test_an_honest_store_in_trouble_is_not_refused(applies, times):
 def test_a_store_that_never_answers_is_not_called_dishonest():
     with pytest.raises(StoreError, match="503"):
         probe_conditions(TroubledStore(times=10**9), "", UNIQUE, seconds=0.1)
+
+
+class UnknownStore(TroubledStore):
+    """Says of the first conditional puts that nobody knows, as a broken connection leaves it."""
+
+    def put_if_absent(self, key: str, data: bytes) -> ObjectInfo:
+        return self.unknown("create", key, lambda: MemoryStore.put_if_absent(self, key, data))
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> ObjectInfo:
+        return self.unknown("replace", key, lambda: MemoryStore.put_if_match(self, key, data, etag))
+
+    def unknown(self, kind: str, key: str, put: Callable[[], ObjectInfo]) -> ObjectInfo:
+        failing = self.troubled(kind, key)
+        done = None if failing and not self.applies else put()
+        if failing or done is None:
+            raise ConditionFailedError(f"{key}: nobody can say", status=503, unknown=True)
+        return done
+
+
+@pytest.mark.parametrize("applies", [False, True])
+def test_an_outcome_that_nobody_can_tell_is_no_refusal(applies):
+    probe_conditions(UnknownStore(times=3, applies=applies), "", UNIQUE)
+    with pytest.raises(StoreError, match="nobody can say") as caught:
+        probe_conditions(UnknownStore(times=10**9), "", UNIQUE, seconds=0.1)
+    assert not isinstance(caught.value, ConditionFailedError)
 
 
 class Dishonest(TroubledStore):

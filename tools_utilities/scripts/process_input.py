@@ -54,7 +54,7 @@ def find_input(
         DataNotFoundError: no data there.
         InputNeededError: several groups, and nobody chooses.
     """
-    manifest = load_manifest(store, prefix) if choose is None else None
+    manifest = load_manifest(store, prefix, patient=True) if choose is None else None
     counted = manifest is not None
     columns: FolderColumns = ()
     if manifest is None:

@@ -10,7 +10,7 @@ import msgspec
 
 from tools_utilities.errors import ConditionFailedError, UsageError
 from tools_utilities.object_store import ObjectStore
-from tools_utilities.patience import patiently
+from tools_utilities.patience import patiently, told
 from tools_utilities.process_record import JOB_KEY, ProcessJob, read_job
 from tools_utilities.scripts.shard_manager import ShardManager
 
@@ -36,7 +36,7 @@ def settle_job(manager: ShardManager, store: ObjectStore, prefix: str, job: Proc
             return False
         etag = found.etag if found else None
         try:
-            patiently(functools.partial(write, etag))
+            patiently(functools.partial(told, functools.partial(write, etag)))
         except ConditionFailedError:
             continue  # another machine was first, or this one was and nobody told it: look again
         return True

@@ -27,7 +27,6 @@ from tools_utilities.dataset_location import locate_dataset
 from tools_utilities.errors import ClaimError, DataNotFoundError, UsageError
 from tools_utilities.manifest import Manifest, Shard, load_manifest
 from tools_utilities.object_store import ObjectStore, open_store
-from tools_utilities.patience import patiently
 from tools_utilities.process_record import read_job
 from tools_utilities.shard_hold import ShardHold
 from tools_utilities.shard_lease import Clock, Phase, ShardLease
@@ -100,7 +99,7 @@ class ShardManager:
     def manifest(self) -> Manifest:
         """What the dataset says of itself; read once."""
         if self._manifest is None:
-            self._manifest = patiently(lambda: load_manifest(self.store, self._prefix))
+            self._manifest = load_manifest(self.store, self._prefix, patient=True)
         if self._manifest is None:
             self._manifest = self._of_job()
         if self._manifest is None:
