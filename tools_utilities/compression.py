@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, Protocol
 
 from tools_utilities.errors import RecordError, UsageError
+from tools_utilities.read_compressions import READ_COMPRESSIONS, read_compressed
 from tools_utilities.spill import SPILL_BYTES, Spill
 from tools_utilities.zstd_frames import ZstdFrameError, ZstdFrames
 
@@ -26,12 +27,14 @@ def decompressed(
 
     Raises:
         RecordError: it is cut short, followed by garbage, or damaged; detail: key.
-        UsageError: the compression has another name than `gzip` or `zstd`.
+        UsageError: nothing of that name is read.
     """
     if compression == "gzip":
         return _gunzip(pieces, key)
     if compression == "zstd":
         return _unzstd(pieces, key)
+    if compression in READ_COMPRESSIONS.values():
+        return read_compressed(pieces, compression, key=key)
     raise UsageError(f"{key}: unknown compression {compression!r}", hint="Known: gzip, zstd.")
 
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import msgspec
 
+from tools_utilities.read_compressions import READ_COMPRESSIONS
 from tools_utilities.shard_format import COMPRESSIONS, format_of, split_suffix
 
 LOOSE = "*"
@@ -169,10 +170,13 @@ def parse_name(name: str) -> ShardName | None:
     return _parse_odd_name(name)
 
 
+_PACKED = {*COMPRESSIONS, *("." + suffix.rpartition(".")[2] for suffix in READ_COMPRESSIONS)}
+
+
 def _is_plain(found: re.Match[str]) -> bool:
     """Tell whether the number stands before the suffix, not in it (`.mp4`)."""
     stem, suffix = found["stem"], found["suffix"]
-    before_suffix = suffix is not None and suffix.lower() not in COMPRESSIONS
+    before_suffix = suffix is not None and suffix.lower() not in _PACKED
     return before_suffix or "." not in stem or stem.endswith(".")
 
 

@@ -17,6 +17,7 @@ import msgspec
 from tools_utilities.errors import UsageError
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.plugins import load_plugins
+from tools_utilities.read_compressions import READ_COMPRESSIONS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -239,15 +240,19 @@ def shard_formats() -> dict[str, Any]:
 
 
 COMPRESSIONS = {".gz": "gzip", ".zstd": "zstd", ".zst": "zstd"}
-"""Suffix → compression; of several suffixes the last one is written."""
+"""Suffix → compression that is read and written; of several suffixes the last one is written."""
 
 
 def split_suffix(key: str) -> tuple[str, str | None]:
     """Return (key without a compression suffix, compression name or None)."""
+    lower = key.lower()
     for suffix, name in COMPRESSIONS.items():
-        if key.lower().endswith(suffix):
+        if lower.endswith(suffix):
             return key[: -len(suffix)], name
-    if key.lower().endswith(".tgz"):
+    for suffix, name in READ_COMPRESSIONS.items():
+        if lower.endswith(suffix):
+            return key[: key.rindex(".")], name
+    if lower.endswith(".tgz"):
         return key[:-4] + ".tar", "gzip"
     return key, None
 

@@ -32,6 +32,23 @@ def test_tabs() -> None:
     assert read_csv(b"a\tb\n1,2\t3\n", "d/x.tsv") == [{"a": "1,2", "b": "3"}]
 
 
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"a;b\n1,5;2\n", [{"a": "1,5", "b": "2"}]),
+        (b"a|b\n1|2;3\n", [{"a": "1", "b": "2;3"}]),
+        (b"a\tb\n1\t2\n", [{"a": "1", "b": "2"}]),
+        (b"\xef\xbb\xbfa;b;c|d\r\n1;2;3\r\n", [{"a": "1", "b": "2", "c|d": "3"}]),
+        (b'"a;b",c\n1,2\n', [{"a;b": "1", "c": "2"}]),
+        (b'"a,b";c\n1;2\n', [{"a,b": "1", "c": "2"}]),
+        (b"a;x,b\n1,2\n", [{"a;x": "1", "b": "2"}]),
+        (b"only\n1;2\n", [{"only": "1;2"}]),
+    ],
+)
+def test_other_delimiters_are_those_of_the_header(data: bytes, expected: list[Any]) -> None:
+    assert read_csv(data) == expected
+
+
 def test_a_long_field() -> None:
     text = "long, " * 100_000
     assert read_csv(written("csv", [{"t": text}])) == [{"t": text}]

@@ -1,13 +1,14 @@
 """CSV: the first record names the columns, every other is a sample of text values.
 
 As RFC 4180 has it: quoted fields may hold the delimiter, line ends and doubled quotes; blank lines
-are no records. Values stay text (`"1"`, `""`): a CSV file does not say more. A file is one split,
+are no records. A header without a comma may have `;`, tabs or `|` instead. Values stay text (`"1"`, `""`): a CSV file does not say more. A file is one split,
 because only reading from the start tells whether a line end is quoted. `.tsv` uses tabs. CSV has no
 end mark: a cut inside the last record shows only if its quotes or its number of fields do.
 """
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import Any, BinaryIO
@@ -29,6 +30,7 @@ from tools_utilities.shard_format import (
 from tools_utilities.split_content import SplitContent
 
 _LINES_AT_ONCE = 1024
+_DELIMITERS = (";", "\t", "|")
 _MAX_FIELD_BYTES = (1 << 31) - 1
 
 
@@ -80,6 +82,15 @@ class Csv:
         return count
 
 
+def _delimiter(key: str, header: bytes) -> str:
+    """Return a comma where the header has one outside quotes, else what it has most of `;`, tab, `|`."""
+    if split_suffix(key)[0].lower().endswith(".tsv"):
+        return "\t"
+    bare = re.sub(rb'"[^"]*"', b"", header)
+    best = max(_DELIMITERS, key=lambda one: bare.count(one.encode()))
+    return best if b"," not in bare and best.encode() in bare else ","
+
+
 class CsvSplit:
     """The records of a file, by index: the line each begins at."""
 
@@ -87,11 +98,11 @@ class CsvSplit:
         self.key = content.key
         self.skipped: dict[str, int] = {}
         self._content = content
-        self._delimiter = "\t" if split_suffix(self.key)[0].lower().endswith(".tsv") else ","
         view = content.shard.read(0, content.shard.info.size_bytes)
         self._base = len(BOM) if view[: len(BOM)] == BOM else 0
         self._view = view[self._base :]
         self._lines = line_starts(self._view, content.passed)
+        self._delimiter = _delimiter(self.key, bytes(self._view[: self._lines[:2][-1]]))
         # From an iterator: a list of pairs takes twenty times the memory of the index.
         spans = np.fromiter(chain.from_iterable(self._records()), np.uint32).reshape(-1, 2)
         self.names = self._header(spans)
