@@ -4,6 +4,7 @@ Time is only known from a run like it on this machine: its tokens a second, and 
 its steps. Before there is one it is unknown, and 20 steps would tell.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -191,4 +192,5 @@ def _passes(job: TrainingJob, tokens: float | None, epoch_tokens: float | None) 
 def _probe(canonical: str) -> str:
     verb, blank, rest = canonical.partition(" ")
     sentence = f"train{blank}{rest}" if verb == "estimate" else canonical
-    return f"{sentence} --override max_steps={PROBE_STEPS}"
+    shorter = re.sub(r" --override max_steps=\S+", "", sentence)
+    return f"{shorter} --override max_steps={PROBE_STEPS}"

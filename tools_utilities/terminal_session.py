@@ -26,10 +26,11 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
 from tools_utilities.reading_dialogue import ReadingLike, marks_of
-from tools_utilities.terminal_text import shown
+from tools_utilities.terminal_text import fit, shown
 
 PROMPT = "quark> "
-IDLE_HELP = "? shows examples · Tab completes · Ctrl-R searches · Ctrl-D leaves"
+GAP = " · "
+IDLE_HELP = GAP.join(("? shows examples", "Tab completes", "Ctrl-D leaves", "Ctrl-R searches"))
 SESSION_ROWS = 7
 """The line, five of completions, the reading."""
 LEAVE_WORDS = frozenset({"exit", "quit"})
@@ -123,8 +124,11 @@ class Session:
     def toolbar(self) -> StyleAndTextTuples:
         """Return the line below: the sentence as it is read, unowned words underlined."""
         text = get_app().current_buffer.text
-        width = get_app().output.get_size().columns - 1
-        return reading_line(self._actions.read, text, width)
+        output = get_app().output
+        width = output.get_size().columns - 1
+        line = reading_line(self._actions.read, text, width)
+        # Before it is laid out: an escape takes more cells than the character it stands for.
+        return _cut([(style, fit(part, output.encoding())) for style, part, *_ in line], width)
 
     def _bindings(self) -> KeyBindings:
         bindings = KeyBindings()
@@ -188,7 +192,7 @@ def reading_line(read: Callable[[str], ReadingLike], text: str, width: int) -> S
     """Return a sentence's reading in one line: status, then what it says or what is unowned."""
     sentence = " ".join(text.split("\n")).strip()
     if not sentence:
-        return [("", shown(IDLE_HELP)[:width])]
+        return [("", _whole(IDLE_HELP, width))]
     reading = read(sentence)
     head = f"{STATUS_WORDS.get(reading.status, reading.status)} {reading.intent or ''}".strip()
     parts: StyleAndTextTuples = [("bold", f"{head}: ")]
@@ -205,6 +209,14 @@ def reading_line(read: Callable[[str], ReadingLike], text: str, width: int) -> S
     else:
         parts.append(("", shown(reading.canonical or "")))
     return _cut(parts, width)
+
+
+def _whole(text: str, width: int) -> str:
+    """Return as many of the facts as fit, none of them cut."""
+    facts = text.split(GAP)
+    while len(facts) > 1 and len(GAP.join(facts)) > width:
+        facts.pop()
+    return GAP.join(facts)
 
 
 def _cut(parts: StyleAndTextTuples, width: int) -> StyleAndTextTuples:
@@ -236,6 +248,10 @@ class SessionOutput(Vt100_Output):
 
     Instead the rows below the line are taken for granted; a terminal without them scrolls.
     """
+
+    def write(self, data: str) -> None:
+        """Write text; what the terminal's encoding lacks as escapes."""
+        super().write(fit(data, self.encoding()))
 
     def get_rows_below_cursor_position(self) -> int:
         """Return the rows that the line, the menu and the reading take."""

@@ -198,9 +198,64 @@ def test_a_run_is_seen_and_interrupted_once_saves_and_resumes(project, size):
     assert events[-1]["step"] == last + 2
 
 
+ASCII = {"PYTHONIOENCODING": "ascii"}
+PLAIN = [
+    pytest.param({"TERM": "dumb"}, id="dumb"),
+    pytest.param({"NO_COLOR": "1"}, id="no colour", marks=pytest.mark.nightly),
+    pytest.param(ASCII, id="ascii"),
+]
+
+
 @pytest.mark.slow
-def test_ctrl_c_twice_skips_the_save(project):
-    screen = Screen(project, "train quark with data/datasets/one for 100000 steps", "--yes")
+@pytest.mark.parametrize("changes", PLAIN)
+def test_a_run_at_a_plain_terminal(project, changes):
+    screen = Screen(project, "train quark with data/datasets/one for 100000 steps", **changes)
+    screen.until("Start fox-1? [Y/n]")
+    screen.send("why batch_size\n")
+    screen.until("8")
+    screen.send("y\n")
+    screen.until("grad norm")
+    screen.send("\x03")
+    screen.until("Saving, then stopping.")
+    assert screen.end() == 130
+    assert "saved step" in screen.text
+    assert "quark resume fox-1" in screen.text
+    assert "Traceback" not in screen.text
+    if changes == ASCII:
+        assert screen.raw.isascii()
+    else:
+        assert "\x1b" not in screen.raw
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_picker_of_a_terminal_without_utf_8(project, size):
+    write_group(project / "data/datasets/two/donn\xe9es")
+    screen = Screen(project, "train quark with data/datasets/two for 3 steps", size=size, **ASCII)
+    screen.until("Which ones to train on?")
+    screen.send("/donn\r")
+    screen.until("holding")
+    screen.until("donn\\xe9es")
+    screen.send("\r")
+    screen.until("Start fox-1? [Y/n]")
+    screen.send("n\n")
+    assert screen.end() == 2
+    assert screen.raw.isascii()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "changes"),
+    [
+        ((24, 80), {}),
+        pytest.param((12, 40), {}, marks=pytest.mark.nightly),
+        pytest.param((12, 40), {"TERM": "dumb"}, marks=pytest.mark.nightly),
+        pytest.param((24, 80), {"NO_COLOR": "1"}, marks=pytest.mark.nightly),
+        pytest.param((24, 80), ASCII, marks=pytest.mark.nightly),
+    ],
+)
+def test_ctrl_c_twice_skips_the_save(project, size, changes):
+    line = "train quark with data/datasets/one for 100000 steps"
+    screen = Screen(project, line, "--yes", size=size, **changes)
     screen.until("grad norm")
     screen.send("\x03")
     screen.send("\x03")

@@ -1,8 +1,11 @@
 """The interactive session of the real program at a pseudo-terminal."""
 
+import threading
+
 import pytest
 
 from tests.end_to_end.test_terminal_pty import Screen, write_group
+from tests.fakes import Request, StubS3
 
 READY = "quark>"
 
@@ -40,8 +43,9 @@ def test_a_session(folder, size):
     assert "frobnicate" not in kept
 
 
-def test_a_dumb_terminal_has_the_plain_session(folder):
-    screen = Screen(folder, HOME=str(folder), TERM="dumb")
+@pytest.mark.parametrize("changes", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
+def test_a_dumb_terminal_has_the_plain_session(folder, changes):
+    screen = Screen(folder, HOME=str(folder), **changes)
     screen.until(READY)
     screen.send("list runs\n")
     screen.until("no runs in")
@@ -49,6 +53,49 @@ def test_a_dumb_terminal_has_the_plain_session(folder):
     assert screen.end() == 0
     assert "\x1b" not in screen.raw
     assert not (folder / ".local").exists()
+
+
+@pytest.mark.parametrize("size", [(24, 80), pytest.param((12, 40), marks=pytest.mark.nightly)])
+def test_a_session_without_utf_8(folder, size):
+    state = {"HOME": str(folder), "XDG_STATE_HOME": str(folder / "state")}
+    screen = Screen(folder, size=size, PYTHONIOENCODING="ascii", **state)
+    screen.until(READY)
+    screen.until("? shows examples \\xb7")
+    screen.send("discover data/data")
+    screen.until("data/datasets/ path")
+    screen.send("\tone\r")
+    screen.until("8 objects")
+    screen.send("\x04")
+    assert screen.end() == 0
+    assert screen.raw.isascii()
+    assert "Traceback" not in screen.text
+
+
+def test_a_store_that_does_not_answer_holds_no_key(folder):
+    answer = threading.Event()
+
+    def wait(_request: Request) -> None:
+        answer.wait(100)
+
+    with StubS3({"data/x/train-0.jsonl": b"{}"}, wait) as s3:
+        screen = Screen(
+            folder, HOME=str(folder), XDG_STATE_HOME=str(folder / "state"),
+            AWS_ENDPOINT_URL=s3.url, AWS_ACCESS_KEY_ID="k", AWS_SECRET_ACCESS_KEY="s",
+            AWS_REGION="us-east-1",
+        )  # fmt: skip
+        screen.until(READY)
+        screen.send("discover s3://mine/da")
+        while not s3.requests:
+            screen.until("ok discover")
+        screen.send("ta/y depth 5")  # read as it is typed, with the listing still on its way
+        screen.until("depth=5")
+        screen.send("\x03list runs\r")
+        screen.until("no runs in")
+        screen.send("discover s3://mine/da")
+        answer.set()
+        screen.until("s3://mine/data/ store")
+        screen.send("\x03\x04")
+        assert screen.end() == 0
 
 
 def test_flags_stand_beside_a_sentence(folder):

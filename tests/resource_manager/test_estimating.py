@@ -37,13 +37,15 @@ def finished(project, end, **slots) -> None:
     os.utime(job_file, (launched, launched))
 
 
-def test_before_any_run_time_is_unknown_and_a_probe_is_offered(project):
+@pytest.mark.parametrize("length", ["2 epochs", "200 steps"])
+def test_before_any_run_time_is_unknown_and_a_probe_is_offered(project, length):
     manager, target, out, _ = make_manager(project)
-    reading = HUB.read("how long would it take to train quark on data/datasets/one for 2 epochs")
+    reading = HUB.read(f"how long would it take to train quark on data/datasets/one for {length}")
     assert manager.estimate(reading) == 0
     text = out.getvalue()
     assert "unknown: no run like it has finished" in text
     probe = next(line for line in text.splitlines() if line.startswith("20 steps would tell"))
+    assert probe.count("max_steps") == 1
     said = HUB.read(probe.partition("quark ")[2])
     assert (said.status, said.intent) == ("ok", "train")
     assert (said.slots["max_steps"], said.slots["data"]) == (20, ONE)

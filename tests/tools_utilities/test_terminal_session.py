@@ -312,3 +312,12 @@ def test_flags_are_offered(tmp_path):
     words = SessionWords(words=("plan",), flags=("--plan", "--yes"))
     found = SentenceCompleter(words, list, StoreFolders(lambda _uri: ()), start_dir=tmp_path)
     assert completions(found, "train with x --pl") == ["--plan"]
+
+
+@pytest.mark.parametrize(("width", "facts"), [(79, 4), (39, 2), (8, 1)])
+def test_what_the_keys_do_is_told_in_whole_facts(width, facts):
+    read: Any = HUB.read
+    [(_, line, *_)] = reading_line(read, "  ", width)
+    told = line.split(" · ")
+    assert len(told) == facts
+    assert told == ["? shows examples", "Tab completes", "Ctrl-D leaves", "Ctrl-R searches"][:facts]
