@@ -188,15 +188,20 @@ class ResourceManager(DataActions):
 
     def resume(self, reading: Spoken) -> int:
         """Continue a run from its newest checkpoint, with what the sentence changes."""
+        from resource_manager.resuming import goes_on_from, resumed_plan
         from resource_manager.run_commands import resumed_job
 
         settings = self._settings_of(reading, keep_relative=True)
         job, info = resumed_job(settings, reading.slots)
-        where = f"after step {info.checkpoint_step}" if info.checkpoint_step else "from its start"
-        self.console.note(f"{job.name}: goes on {where}")
-        if bool(reading.slots.get("plan_only")) or self._options.plan_only:
+        plan_only = bool(reading.slots.get("plan_only")) or self._options.plan_only
+        plan = resumed_plan(job, info, reading.canonical)
+        if plan is not None:
+            self._show_plan(plan, plan_only=plan_only)
+        else:
+            self.console.note(f"{job.name}: goes on {goes_on_from(job, info)}")
+        if plan_only:
             return 0
-        if not self._confirmed(f"Resume {job.name}?"):
+        if not self._confirmed(f"Resume {job.name}?", *((job, plan) if plan else ())):
             return UsageError.exit_code
         return start_run(job, None, self._launch_target(), self.console)
 

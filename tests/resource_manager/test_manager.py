@@ -251,6 +251,32 @@ def test_resume_changes_only_what_was_said(project):
     assert (other.seed, other.run_dir) == (9, one.run_dir)
 
 
+def test_resume_shows_its_plan_first(project):
+    manager, target, _, _ = make_manager(project)
+    first = {"name": "fox-1", "epochs": 2, "lr": 0.5}
+    manager.run_training_job(dataset_local_path="data/datasets/one", overrides=first)
+    kept = (project / "runs/fox-1/plan.json").read_bytes()
+    planned = CommandOptions(plan_only=True)
+    manager, _, out, _ = make_manager(project, options=planned)
+    assert manager.resume(Said(run="fox-1", epochs={"add": 2}, lr=0.1)) == 0
+    text = out.getvalue()
+    for part in ("fox-1  train quark", "data/datasets/one/", "lr: 0.5 → 0.1", "4 epochs",
+                 "note: goes on from its start", "quark canonical words"):  # fmt: skip
+        assert part in text
+    assert len(target.jobs) == 1
+    manager, target, out, err = make_manager(project, json=True)
+    manager.resume(Said(run="fox-1", max_steps=70, from_step=4))
+    events = [json.loads(line) for line in out.getvalue().splitlines()]
+    plan = next(event["plan"] for event in events if event["event"] == "plan")
+    assert (plan["steps"], plan["steps_known"], plan["limits"]) == (70, True, ["70 steps"])
+    assert plan["notes"] == ["goes on from step 4"]
+    assert (project / "runs/fox-1/plan.json").read_bytes() == kept
+    (project / "runs/fox-1/plan.json").unlink()
+    manager, _, _, err = make_manager(project, options=planned)
+    manager.resume(Said(run="fox-1", max_steps=70))
+    assert "fox-1: goes on from its start" in err.getvalue()
+
+
 def test_resume_of_a_finished_run_needs_a_new_limit(project):
     manager, _, _, _ = make_manager(project)
     manager.run_training_job(dataset_local_path="data/datasets/one", overrides={"name": "fox-1"})
