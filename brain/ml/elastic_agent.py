@@ -43,6 +43,8 @@ MONITOR_SECONDS = 0.25
 SAVE_SECONDS = 600
 """What ranks get to save before they are killed."""
 STORE_SECONDS = 60
+AWAY_SHARE = 3
+"""A node stays away longer than the others wait for it: a machine that starts again takes its time."""
 FINAL_CODES = (2, 3, 4, 6)
 """Exit codes of a rank that a new start would not change."""
 TERMINATED = 143
@@ -174,7 +176,9 @@ def keep_agents(job: TrainingJob, job_file: Path) -> int:
     def start() -> "subprocess.Popen[bytes]":
         return subprocess.Popen(argv, stdin=subprocess.DEVNULL)  # noqa: S603 - our own interpreter, no shell
 
-    keeper = Keeper(start, job.nodes, away_seconds=job.rejoin_seconds, max_returns=job.max_restarts)
+    keeper = Keeper(
+        start, job.nodes, away_seconds=AWAY_SHARE * job.rejoin_seconds, max_returns=job.max_restarts
+    )
     signal.signal(signal.SIGTERM, lambda number, _frame: keeper.end(number))
     return keeper.wait()
 

@@ -10,7 +10,7 @@ from torch import nn
 from brain.ml.compute import loss_sum
 from brain.ml.process_group import ProcessGroup
 from brain.ml.stop_request import StopRequest
-from brain.ml.token_source import Batch, TokenSource
+from brain.ml.token_source import Batch, TokenSource, empty_batch
 from tools_utilities.activity import ACTIVITY
 from tools_utilities.errors import DataError, RunStoppedError
 
@@ -46,12 +46,46 @@ class EvaluationLimit(msgspec.Struct, frozen=True, kw_only=True):
 NO_LIMIT = EvaluationLimit()
 
 
+class _Seen:
+    """What one rank has seen of the data so far."""
+
+    def __init__(self, limit: EvaluationLimit) -> None:
+        self.batches = self.samples = self.tokens = 0
+        self._limit = limit
+        self._started = time.monotonic()
+
+    def add(self, batch: Batch) -> None:
+        """Count a batch; one without targets counts for nothing."""
+        if batch.num_targets:
+            self.batches += 1
+            self.samples += batch.num_samples
+            self.tokens += batch.num_targets
+
+    @property
+    def enough(self) -> bool:
+        """Whether the limit is reached."""
+        return self._limit.reached(
+            batches=self.batches,
+            samples=self.samples,
+            tokens=self.tokens,
+            seconds=time.monotonic() - self._started,
+        )
+
+
 class Evaluator:
     """Runs over the validation data, in file order, each sample once."""
 
     def __init__(
-        self, sources: Sequence[TokenSource], batch_size: int, precision: str, device: torch.device
+        self,
+        sources: Sequence[TokenSource],
+        batch_size: int,
+        precision: str,
+        device: torch.device,
+        *,
+        together: bool = False,
     ) -> None:
+        """`together`: the model's weights are cut over the ranks, so all pass forward alike."""
+        self._together = together
         self._loaders = [source.loader(batch_size) for source in sources]
         self._precision = precision
         self._device = device
@@ -72,26 +106,28 @@ class Evaluator:
         model.eval()
         # Summed on the device: reading each loss would wait for it.
         total = torch.zeros((), dtype=torch.float64, device=self._device)
-        batches = samples = tokens = stopped = 0
-        started = time.monotonic()
-        try:
-            with stop.interruptible():
-                for batch in self._batches():
-                    total += loss_sum(model, batch, self._precision, self._device).double()
-                    batches += 1
-                    ACTIVITY.moved()
-                    samples += batch.num_samples
-                    tokens += batch.num_targets
-                    seconds = time.monotonic() - started
-                    if limit.reached(
-                        batches=batches, samples=samples, tokens=tokens, seconds=seconds
-                    ):
-                        break
-        except RunStoppedError:
-            stopped = 1
+        seen = _Seen(limit)
+        stopped = 0
+        batches = self._batches()
+        while not stopped:
+            try:
+                with stop.interruptible():
+                    batch = None if seen.enough else next(batches, None)
+            except RunStoppedError:
+                batch, stopped = None, 1
+            if self._together:
+                # Every forward pass is an exchange: ranks that are through go along with nothing.
+                going, asked = group.total([batch is not None, stopped])
+                stopped = int(asked > 0)
+                batch = batch or (empty_batch(0) if going else None)
+            if batch is None or stopped:
+                break
+            total += loss_sum(model, batch, self._precision, self._device).double()
+            seen.add(batch)
+            ACTIVITY.moved()
         model.train()
         loss, samples_all, tokens_all, stopped_all = group.total(
-            [float(total), samples, tokens, stopped]
+            [float(total), seen.samples, seen.tokens, stopped]
         )
         if stopped_all:
             return None

@@ -125,6 +125,22 @@ class ProcessGroup:
         devices = [self.world.local_rank] if device_type == "cuda" else None
         return DistributedDataParallel(model, device_ids=devices)
 
+    def shard(self, model: Any, device_type: str) -> None:
+        """Cut a model's weights over the ranks (FSDP2), block by block; in place.
+
+        Each of its `blocks` is gathered when it computes, and let go again. All ranks call it, with
+        the same weights.
+        """
+        if not self._joined:
+            return
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh(device_type, (self.world_size,))
+        for block in getattr(model, "blocks", ()):
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+
     def leave(self) -> None:
         """Part from the other ranks in order; an error path does not call it, since it may wait."""
         if self._joined:

@@ -46,6 +46,8 @@ class TrainerStart(NamedTuple):
     precision: str
     progress: Progress
     length: RunLength
+    cut: bool = False
+    """The weights are cut over the ranks (FSDP): every pass of the model is an exchange."""
 
 
 class Agreed(NamedTuple):
@@ -74,7 +76,10 @@ class Trainer:
         self.parts, self.stream, self.evaluator = parts, stream, evaluator
         self.shape, self.precision = start.shape, start.precision
         self.progress, self.length = start.progress, start.length
-        self.model: Any = self.group.wrap(parts.model, parts.device.type)
+        self.cut = start.cut
+        self.model: Any = (
+            parts.model if self.cut else self.group.wrap(parts.model, parts.device.type)
+        )
         if self.job.compile:
             self.model = torch.compile(self.model)
         self.report = StepReport(self.job, self.progress, self.length)
@@ -113,7 +118,7 @@ class Trainer:
             waited = time.monotonic() - started
             samples_before = self.progress.samples
             rate = learning_rate(self.job, self.progress, self.length)
-            loss, norm = self._step(batches or [empty_batch(self.job.pad_id)], agreed, rate)
+            loss, norm = self._step(self._filled(batches), agreed, rate)
             self._advance(agreed, loss)
             if self._samples is not None:
                 self._samples.write(self.progress.step, batches)
@@ -137,6 +142,11 @@ class Trainer:
                 return self.stream.take(self.job.grad_accum)
         except RunStoppedError:
             return []
+
+    def _filled(self, batches: list[Batch]) -> list[Batch]:
+        """Return what to compute: at least one batch, and as many as the others where that is needed."""
+        count = self.job.grad_accum if self.cut else 1
+        return [*batches, *[empty_batch(self.job.pad_id)] * (count - len(batches))]
 
     def _agree(self, batches: list[Batch]) -> Agreed:
         reason = self.session.stop.reason
@@ -165,7 +175,9 @@ class Trainer:
             total += loss.detach().double()
         parts.scaler.unscale_(parts.optimizer)
         limit = job.grad_clip or float("inf")
-        norm = torch.nn.utils.clip_grad_norm_(parts.model.parameters(), limit)
+        norm: Any = torch.nn.utils.clip_grad_norm_(parts.model.parameters(), limit)
+        if self.cut:
+            norm = norm.full_tensor()
         parts.scaler.step(parts.optimizer)
         parts.scaler.update()
         parts.optimizer.zero_grad(set_to_none=True)
@@ -179,6 +191,10 @@ class Trainer:
 
     def _gradients_meet(self, *, last: bool) -> Any:
         """Return the context in which a backward pass leaves gradients local, but for the last one."""
+        if self.cut:
+            cut: Any = self.parts.model
+            cut.set_requires_gradient_sync(last)
+            return nullcontext()
         if last or self.group.world_size == 1:
             return nullcontext()
         return self.model.no_sync()

@@ -41,6 +41,8 @@ from tools_utilities.errors import ChangedError, DataError, DataNotFoundError, U
 from tools_utilities.process_identity import ProcessIdentity, identify
 from tools_utilities.run_words import said_run
 
+PARALLEL = ("ddp", "fsdp")
+
 logger = logging.getLogger(__name__)
 
 
@@ -74,7 +76,7 @@ def prepare(session: Session) -> Trainer:
     check_special_ids(job.tokenizer, vocab_size, eos_id=job.eos_id, pad_id=job.pad_id)
     stream = TrainingStream(train, per_rank, stop=job.mix_stop)
     shape = ModelShape(layers=job.layers, vocab_size=vocab_size, seq_len=job.seq_len)
-    parts = _build_parts(job, shape, precision, device)
+    parts = _build_parts(session, shape, precision, device)
 
     for source in train:
         source.stream.prepare()
@@ -89,8 +91,9 @@ def prepare(session: Session) -> Trainer:
         stream.load_state_dict(state.stream)
         load_checkpoint(found, state, parts, group)
     stream.set_weights(job.weights or [max(1, size) for size in length.source_samples])
-    evaluator = Evaluator(val, per_rank, precision, device) if val else None
-    start = TrainerStart(shape, precision, progress, length)
+    together = is_cut(job, group)
+    evaluator = Evaluator(val, per_rank, precision, device, together=together) if val else None
+    start = TrainerStart(shape, precision, progress, length, together)
     _tell_start(session, start, parts, [source.about for source in train])
     for one in rejected:
         used = f"using {found.name}" if found else "starting anew"
@@ -104,8 +107,8 @@ def check_job(job: TrainingJob, world_size: int) -> int:
     Raises:
         UsageError: settings that do not go together.
     """
-    if job.parallel != "ddp":
-        raise UsageError(f"parallel={job.parallel}: only ddp is known", hint="Leave it out.")
+    if job.parallel not in PARALLEL:
+        raise UsageError(f"parallel={job.parallel}: unknown", hint=f"Known: {', '.join(PARALLEL)}.")
     share = world_size * job.grad_accum
     if job.batch_size % share:
         raise UsageError(
@@ -123,6 +126,11 @@ def check_job(job: TrainingJob, world_size: int) -> int:
     ):
         raise UsageError(f"weights={job.weights}: one above 0 for each of {len(job.train)} groups")
     return job.batch_size // share
+
+
+def is_cut(job: TrainingJob, group: ProcessGroup) -> bool:
+    """Tell whether the model's weights are cut over the ranks, so that each pass is an exchange."""
+    return job.parallel == "fsdp" and group.world_size > 1
 
 
 def check_fits(state: TrainerState, job: TrainingJob, shape: ModelShape) -> None:
@@ -216,9 +224,12 @@ def _choose(
 
 
 def _build_parts(
-    job: TrainingJob, shape: ModelShape, precision: str, device: torch.device
+    session: Session, shape: ModelShape, precision: str, device: torch.device
 ) -> Parts:
+    job = session.job
     model = build_model(job.model, shape, job.seed).to(device)
+    if is_cut(job, session.group):
+        session.group.shard(model, device.type)  # before the optimizer: it takes the cut weights
     optimizer, names = build_optimizer(model, job, device.type)
     return Parts(
         model=model,

@@ -106,7 +106,7 @@ def test_claim_says_whether_a_start_failed_for_good(tmp_path: Path):
 def test_agent_that_is_killed_comes_back_4_2_4(tmp_path: Path, store: StoreSpec):
     """Two agents of two ranks; nothing is started by hand."""
     run_dir = tmp_path / "run"
-    job = _job(run_dir, store, nodes=2, processes=2, epochs=40.0, rejoin_seconds=20.0)
+    job = _job(run_dir, store, nodes=2, processes=2, epochs=60.0, rejoin_seconds=15.0)
     handle = LAUNCH_TARGET.launch(LAUNCH_TARGET.plan(job))
     try:
         wait_for_step_of(run_dir, 20, 300)
@@ -117,7 +117,7 @@ def test_agent_that_is_killed_comes_back_4_2_4(tmp_path: Path, store: StoreSpec)
     sizes = [event["world_size"] for event in events(run_dir, "start")]
     assert sizes[0] == sizes[-1] == 4
     assert 2 in sizes
-    _every_sample_once_an_epoch(run_dir, 40)
+    _every_sample_once_an_epoch(run_dir, 60)
 
 
 @pytest.mark.nightly

@@ -91,6 +91,25 @@ def test_other_number_of_processes_goes_on_from_a_checkpoint(
     assert job.max_steps == len(losses(run_dir))
 
 
+def test_weights_cut_over_ranks_train_alike_and_go_on_uncut(
+    tmp_path: Path, store: StoreSpec, training_forks: ForkServer, port: int
+):
+    """FSDP2: uneven validation data, accumulation; its checkpoint goes on in a single process."""
+    run_dir, plain = tmp_path / "run", tmp_path / "plain"
+    steps = {"schedule": "constant"}
+    assert train_here(make_job(plain, store, max_steps=18, **steps)) == 0
+    job = make_job(run_dir, store, max_steps=16, parallel="fsdp", grad_accum=2, **steps)
+    pids = training_forks.start_ranks(job, 4, port)
+    assert [training_forks.wait(pid) for pid in pids] == [0] * 4
+    first, *others = sorted((run_dir / "checkpoints/step-00000016").glob("model-*"))
+    assert (first.name, len(others)) == ("model-00001-of-00004.safetensors", 3)
+    assert train_here(make_job(run_dir, store, max_steps=18, resume="latest", **steps)) == 0
+    assert losses(run_dir) == pytest.approx(losses(plain), abs=1e-5)
+    ours, theirs = events(run_dir, "eval")[-1], events(plain, "eval")[-1]
+    assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
+    assert (ours["samples"], ours["tokens"]) == (theirs["samples"], theirs["tokens"])
+
+
 def _fails_alike(
     run_dir: Path, forks: ForkServer, pids: list[int], started: float, *, earlier_ends: int = 0
 ) -> dict[str, object]:
