@@ -1,9 +1,10 @@
 """CSV: the first record names the columns, every other is a sample of text values.
 
 As RFC 4180 has it: quoted fields may hold the delimiter, line ends and doubled quotes; blank lines
-are no records. A header without a comma may have `;`, tabs or `|` instead. Values stay text (`"1"`, `""`): a CSV file does not say more. A file is one split,
-because only reading from the start tells whether a line end is quoted. `.tsv` uses tabs. CSV has no
-end mark: a cut inside the last record shows only if its quotes or its number of fields do.
+are no records. A header without a comma may have `;`, tabs or `|` instead; `.tsv` has tabs. Values
+stay text (`"1"`, `""`): a CSV file does not say more. A file is one split, because only reading from
+the start tells whether a line end is quoted. CSV has no end mark: a cut inside the last record shows
+only if its quotes or its number of fields do.
 """
 
 import csv
