@@ -3,9 +3,9 @@
 A pass goes over the shards that are not known to be done, in order, and is carried on from one claim
 to the next. Where it pays, one listing tells which records exist and which are as they were last
 seen: a shard without a record comes first and is claimed by one put, one that somebody goes on holding
-costs nothing, and records that nobody has read here are read several at a time, last. A lost race shows
-that the listing is old: the next one begins at a random place, so that workers that start together part
-at once, and none goes over what the others took meanwhile.
+costs nothing, and records that nobody has read here are read several at a time, last. A lost race
+moves the pass to a random place, so that workers that start together part at once; when such races have
+cost what a listing does, a new one shows what the others took meanwhile.
 Done is final: a done shard is not looked at again (what an operator resets by force is found by the
 next process).
 """
@@ -55,6 +55,7 @@ class ShardSearch:
         versions: Callable[[], Mapping[str, str | None]],
         before_claim: Callable[[int], None],
         jitter: Callable[[], float],
+        now: Callable[[], float],
     ) -> None:
         """Use `versions` for a listing; `before_claim` runs before each put that may claim."""
         self._all = shards
@@ -63,6 +64,8 @@ class ShardSearch:
         self._versions = versions
         self._before_claim = before_claim
         self._jitter = jitter
+        self._now = now
+        self._list_seconds = self._lost_seconds = 0.0
         self._fresh: deque[int] = deque()
         """Shards without a record, as the listing has it."""
         self._left: deque[int] = deque()
@@ -89,8 +92,10 @@ class ShardSearch:
         self._listed = None
         self._read.clear()
         if listing_pays(self._all, len(wanted)):
+            begun = self._now()
             try:
                 self._listed = self._versions()
+                self._list_seconds, self._lost_seconds = self._now() - begun, 0.0
             except (StoreError, AccessError) as error:
                 logger.warning("claim records are read one by one: %s", error)
         self._fresh = deque(shard_id for shard_id in wanted if self._is_fresh(shard_id))
@@ -111,9 +116,12 @@ class ShardSearch:
             # The put says if a record was made since the listing.
             if not fresh and not self._looked(shard_id, lease):
                 continue
+            begun = self._now()
             if self._claim(shard_id, lease):
                 return self._shards[shard_id]
-            if fresh:
+            self._lost_seconds += self._now() - begun
+            # Some stores list in no time, others in that of many lost races: never pay twice.
+            if fresh and self._lost_seconds >= self._list_seconds:
                 self._begin()
             for left in (self._fresh, self._left):
                 left.rotate(-int(self._jitter() * len(left)))

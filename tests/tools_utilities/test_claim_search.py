@@ -121,6 +121,35 @@ def test_a_lost_race_goes_on_elsewhere(store, tmp_path):
     assert rest == set(range(2, NUM_SHARDS)) - {found.shard_id}
 
 
+@pytest.mark.parametrize(("list_seconds", "listings"), [(0.0, 4), (2.0, 2), (100.0, 1)])
+def test_lost_races_are_paid_for_until_a_listing_costs_less(
+    store, tmp_path, list_seconds, listings
+):
+    """Three races are lost, of a second each; a listing takes so long."""
+    now = [0.0]
+    manager = manager_of(store, "a", tmp_path, clock=Clock(now=lambda: now[0], jitter=lambda: 0.0))
+    other = manager_of(store, "b", tmp_path)
+    plain_list, plain_put = store.list, store.put_if_absent
+
+    def slow_list(prefix, *, start_after=""):
+        now[0] += list_seconds
+        return plain_list(prefix, start_after=start_after)
+
+    def slow_put(key, data):
+        now[0] += 1
+        return plain_put(key, data)
+
+    store.list = slow_list
+    assert manager.claim_shard() is not None
+    for number in (1, 4, 7):
+        other.claim_shard(number)
+        store.put_if_absent = slow_put
+        for _ in range(2):
+            assert manager.claim_shard() is not None
+        store.put_if_absent = plain_put
+    assert store.counted["list"] == listings
+
+
 def test_what_a_holder_freed_is_claimed_in_the_next_pass(store, tmp_path):
     manager, other = manager_of(store, "a", tmp_path), manager_of(store, "b", tmp_path)
     other.claim_shard(7)

@@ -176,6 +176,7 @@ class ShardManager:
                 versions=lambda: claim_versions(self.store, self._prefix),
                 before_claim=self._display.prepare,
                 jitter=self._clock.jitter,
+                now=self._clock.now,
             )
         return self._search
 
