@@ -14,6 +14,14 @@ def crc32c(data: Buffer, previous: int = 0) -> int:
     return checksum
 
 
+def combine_crc32c(first: int, second: int, second_bytes: int) -> int:
+    """Return the CRC-32C of two stretches laid end to end, from those of each."""
+    from awscrt.checksums import combine_crc32c as combine
+
+    checksum: int = combine(first, second, second_bytes)
+    return checksum
+
+
 def encode_crc32c(value: int) -> str:
     """Return a checksum as stores write it: base64 of the four bytes, big end first."""
     return base64.b64encode(value.to_bytes(4, "big")).decode()

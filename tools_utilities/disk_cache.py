@@ -85,6 +85,10 @@ class Reservation:
             written = os.pwrite(self.file.fd, view, offset)
             offset, view = offset + written, view[written:]
 
+    def read(self, offset: int, num_bytes: int) -> bytes:
+        """Return bytes that were written before."""
+        return os.pread(self.file.fd, num_bytes, offset)
+
     def lend(self) -> CachedFile:
         """Let this process read what was written and verified; `publish` or `discard` comes later."""
         return self._cache.lend(self)

@@ -6,6 +6,9 @@ like an MD5 and are not one (encryption with KMS keys). So a wrong MD5 is fetche
 second download has the same bytes and this store never had an etag that was an MD5, the bytes are
 taken, as unverified. A wrong CRC-32C twice is always an error.
 
+Objects from `FetchLimits.parted_from_bytes` on are fetched as several ranges at once, each with
+If-Match (`fetch_parts.py`). A store that does not answer ranges as it should is asked for the whole.
+
 Where a response names another etag than the listing did, the object is the listed one only if the
 listed etag is the MD5 of all of its bytes; a range of such an object cannot be proven.
 """
@@ -14,6 +17,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from threading import Semaphore
 from typing import Literal
 
 import msgspec
@@ -23,6 +27,7 @@ from tools_utilities.errors import (
     AccessError,
     IntegrityError,
     ObjectNotFoundError,
+    ObjectReplacedError,
     QuarkError,
     StoreError,
 )
@@ -36,6 +41,7 @@ from tools_utilities.fetch_attempt import (
     is_md5,
     replaced_error,
 )
+from tools_utilities.fetch_parts import PartedDownload, ReadableSink, Span, cut, join
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.stream_statistics import StreamStatistics
 
@@ -44,6 +50,7 @@ _PHASE = "get after list"
 _MAX_DOWNLOADS = 2
 _MAX_SILENT_HEADS = 2
 _SPREAD = 3.0
+_PRECONDITION_FAILED = 412
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +84,8 @@ class Fetcher:
         self._md5_etags = False
         """This store's etags have been MD5s."""
         self._silent_heads = 0
+        self._helpers = Semaphore(self._limits.part_threads)
+        self._ranges_work = True
 
     def fetch(self, info: ObjectInfo, sink: Sink) -> Fetched:
         """Download a whole object into `sink`, which may be written from its start twice.
@@ -91,7 +100,8 @@ class Fetcher:
         """
         wrong: list[Progress] = []
         while True:
-            progress = self._receive(info, (0, info.size_bytes), sink)
+            progress = None if wrong else self._receive_parts(info, sink)
+            progress = progress or self._receive(info, (0, info.size_bytes), sink)
             self._check_version(info, progress)
             self._ask_checksum(info, progress)
             check = self._check(info, progress)
@@ -120,6 +130,29 @@ class Fetcher:
         self._receive(info, (start, end), sink)
         return bytes(sink.data)
 
+    # Several ranges at once.
+
+    def _receive_parts(self, info: ObjectInfo, sink: Sink) -> Progress | None:
+        """Return what came in parts; None: the whole is to be asked for in one."""
+        spans, md5 = cut(info, self._limits), self._needs_md5(info)
+        if len(spans) == 1 or not self._ranges_work or (md5 and not isinstance(sink, ReadableSink)):
+            return None
+
+        def receive(span: Span, part: Sink) -> Progress:
+            return self._receive(info, span, part)
+
+        try:
+            parts = PartedDownload(spans, sink, receive).run(self._helpers)
+        except (StoreError, ObjectReplacedError) as error:
+            if _is_transient(error) and not error.detail.get("restart"):
+                raise
+            # No ranges there, or an etag of another kind: the whole can show what is true.
+            _LOGGER.info("%s: fetching it in one: %s", self._name(info), error)
+            # One that was replaced says nothing of the store.
+            self._ranges_work = error.detail.get("status") == _PRECONDITION_FAILED
+            return None
+        return join(spans, parts, sink, md5=md5)
+
     # One range, over several attempts.
 
     def _receive(self, info: ObjectInfo, span: tuple[int, int], sink: Sink) -> Progress:
@@ -142,8 +175,11 @@ class Fetcher:
                 silent += waited_long and progress.received_bytes == 0
                 late = now - first_failure >= self._limits.retry_seconds
                 spent = attempts >= self._limits.max_attempts or late
+                # More than a part was asked for: a server that sends the whole will do so again.
+                too_much = bool(error.detail.get("restart")) and span != (0, info.size_bytes)
                 if (
                     spent
+                    or too_much
                     or silent >= self._limits.max_silent_attempts
                     or not (refused or _is_transient(error))
                 ):
@@ -179,8 +215,10 @@ class Fetcher:
     # Checks.
 
     def _new_progress(self, info: ObjectInfo, span: tuple[int, int]) -> Progress:
-        whole = span == (0, info.size_bytes)
-        return Progress(with_md5=whole and info.crc32c is None and is_md5(info.etag))
+        return Progress(with_md5=span == (0, info.size_bytes) and self._needs_md5(info))
+
+    def _needs_md5(self, info: ObjectInfo) -> bool:
+        return info.crc32c is None and is_md5(info.etag)
 
     def _check_version(self, info: ObjectInfo, progress: Progress) -> None:
         found, md5 = progress.other_version, progress.md5

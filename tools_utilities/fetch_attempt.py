@@ -36,6 +36,11 @@ class FetchLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Over any `watch_seconds`; less is a stalled connection."""
     first_pause_seconds: float = 0.1
     longest_pause_seconds: float = 10.0
+    parted_from_bytes: int = 48 << 20
+    """Larger objects are fetched in parts at once; below, more connections bring nothing."""
+    part_bytes: int = 16 << 20
+    part_threads: int = 7
+    """For all objects together, beside the threads that ask for them."""
 
 
 class Sink(Protocol):
@@ -55,6 +60,10 @@ class BufferSink:
     def write(self, offset: int, piece: bytes) -> None:
         """Copy a piece to its place."""
         self.data[offset : offset + len(piece)] = piece
+
+    def read(self, offset: int, num_bytes: int) -> memoryview:
+        """Return what was written, without a copy."""
+        return memoryview(self.data)[offset : offset + num_bytes]
 
 
 class Progress:

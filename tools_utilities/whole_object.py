@@ -23,6 +23,10 @@ class _FileSink:
             written = os.pwrite(self._descriptor, view, offset)
             view, offset = view[written:], offset + written
 
+    def read(self, offset: int, num_bytes: int) -> bytes:
+        """Return bytes that were written before."""
+        return os.pread(self._descriptor, num_bytes, offset)
+
 
 def open_whole_object(store: ObjectStore, info: ObjectInfo) -> ShardBytes:
     """Return the verified bytes of one object; nothing is kept after `close`.
