@@ -1,7 +1,9 @@
 """From a confirmed plan to a watched run and its last words: the only place that makes run folders."""
 
 import random
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -62,9 +64,7 @@ def _say_how_it_ended(watch: RunWatch, code: int, run_dir: Path, console: Consol
         console.result([*lines, "", *next_commands(run.name, run.end.get("reason"))])
         return 0
     if run.error:
-        message = str(run.error.get("message") or "the run failed")
-        rank = run.error.get("rank")
-        told = f"rank {rank}: {message}" if rank else message
+        told = _told(run.error)
         console.failure(told, str(run.error.get("hint") or f"Its log: {run_dir / LOG_FILE}"))
         return code
     tail = last_log_lines(run_dir / LOG_FILE)
@@ -74,6 +74,16 @@ def _say_how_it_ended(watch: RunWatch, code: int, run_dir: Path, console: Consol
         f"Its log: {run_dir / LOG_FILE}",
     )
     return code
+
+
+def _told(error: Mapping[str, Any]) -> str:
+    """Return an error in a line: the rank, where in the code if it is none of ours, and what."""
+    message = str(error.get("message") or "the run failed")
+    rank, frame = error.get("rank"), error.get("frame")
+    where = [f"rank {rank}"] if rank else []
+    if frame and message.startswith(f"{error.get('kind')}:"):
+        where.append(str(frame))
+    return f"{', '.join(where)}: {message}" if where else message
 
 
 def _say_stopped(watch: RunWatch, code: int, console: Console) -> int:

@@ -103,11 +103,33 @@ def test_weights_cut_over_ranks_train_alike_and_go_on_uncut(
     assert [training_forks.wait(pid) for pid in pids] == [0] * 4
     first, *others = sorted((run_dir / "checkpoints/step-00000016").glob("model-*"))
     assert (first.name, len(others)) == ("model-00001-of-00004.safetensors", 3)
+    _exported_whole(run_dir / "checkpoints/step-00000016", tmp_path / "weights.safetensors")
     assert train_here(make_job(run_dir, store, max_steps=18, resume="latest", **steps)) == 0
     assert losses(run_dir) == pytest.approx(losses(plain), abs=1e-5)
     ours, theirs = events(run_dir, "eval")[-1], events(plain, "eval")[-1]
     assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
     assert (ours["samples"], ours["tokens"]) == (theirs["samples"], theirs["tokens"])
+
+
+def _exported_whole(checkpoint: Path, out: Path) -> None:
+    """Four ranks' pieces are one file of whole tensors, which any model takes by name."""
+    from safetensors.torch import load_file
+
+    from brain.ml.checkpoint import load_weights, read_state
+    from brain.ml.export_weights import main
+    from brain.ml.model import build_model
+
+    assert main([str(checkpoint), str(out)]) == 0
+    shape = read_state(checkpoint).shape
+    exported, read = build_model("quark", shape, 1), build_model("quark", shape, 2)
+    exported.load_state_dict(load_file(out))
+    load_weights(checkpoint, read)
+    assert all(
+        mine.equal(other)
+        for mine, other in zip(exported.parameters(), read.parameters(), strict=True)
+    )
+    assert main([str(checkpoint.parent.parent), str(out)]) == 0
+    assert main([str(out.parent), str(out)]) == 3
 
 
 def _fails_alike(

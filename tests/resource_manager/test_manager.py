@@ -197,6 +197,17 @@ ERROR = {
 }  # fmt: skip
 
 
+def test_a_models_own_error_says_where_it_came_from(project):
+    error = {
+        **ERROR, "kind": "ValueError", "message": "ValueError: too deep", "exit_code": 1,
+        "frame": "models/mine.py:7 in forward",
+    }  # fmt: skip
+    manager, _, _, err = make_manager(project, RecordingTarget(error, code=1))
+    assert manager.run_training_job(dataset_local_path="data/datasets/one") == 1
+    said = "error: rank 1, models/mine.py:7 in forward: ValueError: too deep"
+    assert said in err.getvalue().splitlines()
+
+
 def test_a_failed_run_says_its_first_error_once(project):
     manager, _, out, err = make_manager(project, RecordingTarget(ERROR, code=3))
     assert manager.run_training_job(dataset_local_path="data/datasets/one") == 3
