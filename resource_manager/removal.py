@@ -15,8 +15,10 @@ from tools_utilities.settings import Settings
 from tools_utilities.terminal_text import Line, human_bytes, pairs
 
 
-def delete_command(settings: Settings, slots: Mapping[str, Any], console: Console) -> int:
-    """Delete a run's folder after showing what is in it.
+def delete_command(
+    settings: Settings, slots: Mapping[str, Any], console: Console, *, plan_only: bool = False
+) -> int:
+    """Delete a run's folder after showing what is in it; `plan_only` shows it and stops.
 
     Raises:
         DataNotFoundError: there is no such run.
@@ -42,6 +44,9 @@ def delete_command(settings: Settings, slots: Mapping[str, Any], console: Consol
     data = {
         "schema": 1, "run": info.name, "folder": str(folder), "files": len(files), "bytes": size,
     }  # fmt: skip
+    if plan_only:
+        console.result([*facts, f"would delete {what}"], {**data, "plan": True})
+        return 0
     if not _agreed(console, facts, f"delete {folder}", f"Delete {what}?"):
         return UsageError.exit_code
     # The job file first: a removal that is cut short leaves no run that looks whole.
@@ -51,8 +56,12 @@ def delete_command(settings: Settings, slots: Mapping[str, Any], console: Consol
     return 0
 
 
-def clean_command(settings: Settings, slots: Mapping[str, Any], console: Console) -> int:
+def clean_command(
+    settings: Settings, slots: Mapping[str, Any], console: Console, *, plan_only: bool = False
+) -> int:
     """Empty the cache after showing what is in it; only files that the cache made go.
+
+    `plan_only` shows it and stops.
 
     Raises:
         InputNeededError: there is no terminal to confirm at and no `--yes`.
@@ -69,6 +78,13 @@ def clean_command(settings: Settings, slots: Mapping[str, Any], console: Console
     what = f"{contents.num_files} cached objects, {human_bytes(contents.num_bytes)}"
     facts = pairs([("folder", contents.folder), ("removes", what)], width=console.note_width)
     question = f"Remove {what}?"
+    if plan_only:
+        data = {
+            "schema": 1, "folder": contents.folder, "files": contents.num_files,
+            "bytes": contents.num_bytes, "plan": True,
+        }  # fmt: skip
+        console.result([*facts, f"would remove {what}"], data)
+        return 0
     if not _agreed(console, facts, f"remove {what} from {contents.folder}", question):
         return UsageError.exit_code
     cleaned = clean_cache(folder)

@@ -54,7 +54,10 @@ class RunActions:
         """Stop one run or all, saving them."""
         from resource_manager.run_commands import stop_command
 
-        return stop_command(self._settings_of(reading), reading.slots, self.console)
+        return stop_command(
+            self._settings_of(reading), reading.slots, self.console,
+            plan_only=self._plans_only(reading),
+        )  # fmt: skip
 
     def logs(self, reading: Spoken) -> int:
         """Show a run's log."""
@@ -66,13 +69,19 @@ class RunActions:
         """Delete a run's folder."""
         from resource_manager.removal import delete_command
 
-        return delete_command(self._settings_of(reading), reading.slots, self.console)
+        return delete_command(
+            self._settings_of(reading), reading.slots, self.console,
+            plan_only=self._plans_only(reading),
+        )  # fmt: skip
 
     def clean_cache(self, reading: Spoken) -> int:
         """Empty the cache."""
         from resource_manager.removal import clean_command
 
-        return clean_command(self._settings_of(reading), reading.slots, self.console)
+        return clean_command(
+            self._settings_of(reading), reading.slots, self.console,
+            plan_only=self._plans_only(reading),
+        )  # fmt: skip
 
     def process(self, reading: Spoken) -> int:
         """Run a function over every sample of a sharded dataset, by claims."""
@@ -90,7 +99,11 @@ class RunActions:
         from resource_manager.processing import ShardCommands
 
         settings = self._settings_of(reading)
-        return ShardCommands(settings, self.console, plan_only=self._options.plan_only)
+        return ShardCommands(settings, self.console, plan_only=self._plans_only(reading))
+
+    def _plans_only(self, reading: Spoken) -> bool:
+        """Whether only the plan is asked for: `--plan`, or `dry run` in the sentence."""
+        return bool(reading.slots.get("plan_only")) or self._options.plan_only
 
     def why(self, name: str, run: str | None = None) -> int:
         """Say where a value of a run (the last one) came from; without any run, of a setting.

@@ -175,8 +175,10 @@ def save_plot(run_dir: Path, steps: list[dict[str, Any]]) -> Path | None:
     return path
 
 
-def stop_command(settings: Settings, slots: Mapping[str, Any], console: Console) -> int:
-    """Ask runs to save and stop, after showing which; default No.
+def stop_command(
+    settings: Settings, slots: Mapping[str, Any], console: Console, *, plan_only: bool = False
+) -> int:
+    """Ask runs to save and stop, after showing which; default No. `plan_only` shows which.
 
     Raises:
         InputNeededError: there is no terminal to confirm at and no `--yes`.
@@ -184,6 +186,10 @@ def stop_command(settings: Settings, slots: Mapping[str, Any], console: Console)
     running = _runs_to_stop(settings, slots.get("run"))
     names = ", ".join(info.name for info in running)
     console.note(*[f"{info.name}  {info.status}  step {info.step}" for info in running])
+    if plan_only:
+        listed = [info.name for info in running]
+        console.result([f"would stop {names}"], {"schema": 1, "would_stop": listed})
+        return 0
     if not console.about.yes:
         if not console.can_ask:
             raise InputNeededError(f"this would stop {names}", hint="Add --yes to do it.")

@@ -4,11 +4,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from knowledge_hub.hub import KnowledgeHub, intents
-from tests.projects import write_group
+from tests.fakes import StubS3
+from tests.projects import Said, make_manager, write_group
 
 DATA = "data/datasets/one"
 SENTENCES = {
@@ -125,4 +127,51 @@ def test_what_asks_and_is_not_answered_does_nothing(folder):
     before = files(folder)
     told = record([(name, [SENTENCES[name], "--no-input"]) for name in CONFIRMED])
     assert {name: one for name, one in told.items() if one["seen"]} == {}
+    assert files(folder) == before
+
+
+def leave_run(folder: Path, name: str, data: str = DATA) -> None:
+    """Leave a run that ended, by a target that trains nothing."""
+    manager, _, _, _ = make_manager(folder)
+    manager.train(Said(data=[data], name=name, max_steps=2))
+
+
+def test_a_plan_of_any_intent_writes_and_sends_nothing_beside_earlier_runs(folder):
+    for name in ("fox-1", "fox-2"):
+        leave_run(folder, name)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    plain = [(name, text) for name, text in SENTENCES.items() if name != "doctor"]
+    # Consent (`--yes`) to a plan is consent to nothing, whichever way the plan was asked for.
+    told = record([(name, [text, "--plan", "--yes"]) for name, text in plain])
+    assert {name: one for name, one in told.items() if one["seen"]} == {}
+    dry = record([(name, [f"{text}, dry run", "--yes"]) for name, text in plain if name != "help"])
+    assert {name: one for name, one in dry.items() if one["seen"]} == {}
+    planned = ("again", "delete_run", "estimate", "list", "logs", "show", "train")
+    assert {name: told[name]["code"] for name in planned} == dict.fromkeys(planned, 0)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_plan_of_data_in_a_store_only_reads_it(folder, monkeypatch):
+    rows = b"".join(b'{"text": "sample %d"}\n' % n for n in range(400))
+    objects = {f"set/train-{n:05}.jsonl": rows for n in range(8)}
+    remote = [name for name, text in SENTENCES.items() if DATA in text]
+    with StubS3(objects) as store:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", store.url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")  # of nobody
+        before = files(folder)
+        quiet = record([(name, ["explain", text, "--json"]) for name, text in SENTENCES.items()])
+        assert store.requests == []
+        calls = [
+            (name, [SENTENCES[name].replace(DATA, "s3://bucket/set"), "--plan"]) for name in remote
+        ]
+        told = record(calls)
+        assert {request.method for request in store.requests} <= {"GET", "HEAD"}
+    assert {name: one for name, one in quiet.items() if one["seen"]} == {}
+    assert told["train"]["code"] == told["estimate"]["code"] == told["discover"]["code"] == 0
+    sent = [event for one in told.values() for event in cast("list[list[str]]", one["seen"])]
+    assert {event[0] for event in sent} <= {"socket.connect", "socket.getaddrinfo", "socket.bind"}
+    assert [
+        event for event in sent if not any(own in event[1] for own in ("127.0.0.1", "::1"))
+    ] == []
     assert files(folder) == before
