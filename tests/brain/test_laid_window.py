@@ -3,59 +3,96 @@
 import dataclasses
 import json
 import time
+import uuid
 
 import numpy as np
 import pytest
 
+from brain.ml.dataset_shards.bulk_reading import RowBlock
 from brain.ml.dataset_shards.epoch_plan import EpochStart, Tolerance
 from brain.ml.dataset_shards.epoch_reader import EpochReader
-from brain.ml.dataset_shards.laid_window import MOST_BYTES, lay_out
+from brain.ml.dataset_shards.laid_window import MOST_BYTES, LaidWindow, lay_out, merge
 from brain.ml.dataset_shards.share import Share
+from brain.ml.dataset_shards.split_source import OpenedSplit
 from brain.ml.dataset_shards.stream_dataset import StreamDataset
 from brain.ml.dataset_shards.window_reader import Unreadable
+from tests.brain.direct_manager import DirectManager
 from tests.brain.stream_data import memory_manager
 from tests.brain.test_bulk_reading import lines, opened, tokens
-from tools_utilities.shard_format import RecordSpans
+from tools_utilities.object_store import StoreSpec, open_store
+from tools_utilities.shard_format import ReadOptions
 
 SIZES = [40 + number % 7 for number in range(150)]
 
 
-def spans_of(*datas: bytes) -> list[RecordSpans | None]:
-    return [opened(f"{number}.jsonl", data).spans for number, data in enumerate(datas)]
+def splits_of(*datas: bytes) -> list[OpenedSplit]:
+    return [opened(f"{number}.jsonl", data) for number, data in enumerate(datas)]
+
+
+def read(laid: LaidWindow | None, first: int, end: int, *, shared_rows: bool = False):
+    assert laid is not None
+    return laid.read(np.arange(first, end), shared_rows=shared_rows)
 
 
 def test_stretches_of_a_laid_window_are_its_samples_in_its_order():
-    spans = spans_of(lines(0, 5), lines(100, 1), b"", b"\n \n" + lines(200, 4) + b"\n")
+    splits = splits_of(lines(0, 5), lines(100, 1), b"", b"\n \n" + lines(200, 4) + b"\n")
     order = np.random.default_rng(1).permutation(10)
-    laid = lay_out(spans, order)
-    assert laid is not None
+    laid = lay_out(splits, order)
     plain = [*range(5), 100, *range(200, 204)]
     for first, end in ((0, 10), (3, 7), (9, 10)):
-        read = laid.read(np.arange(first, end))
-        assert read is not None
-        assert [sample["id"] for sample in read] == [plain[place] for place in order[first:end]]
-    assert laid.read(np.array([1, 3])) is None  # no stretch
+        found = [sample["id"] for sample in read(laid, first, end)]
+        assert found == [plain[place] for place in order[first:end]]
+    assert laid.read(np.array([1, 3]), shared_rows=False) is None  # no stretch
+
+
+@pytest.mark.parametrize("shared_rows", [False, True])
+def test_stretches_of_laid_rows_are_the_rows_in_their_order(shared_rows):
+    splits = [opened("a.bin", tokens(0, 3)), opened("b.bin", tokens(100, 2))]
+    order = np.array([4, 1, 0, 3, 2])
+    laid = lay_out(splits, order)
+    found = read(laid, 1, 4, shared_rows=shared_rows)
+    assert isinstance(found, RowBlock) == shared_rows
+    assert [row["input_ids"].tolist() for row in found] == [
+        [4, 5, 6, 7], [0, 1, 2, 3], [100, 101, 102, 103],
+    ]  # fmt: skip
+    if not shared_rows:
+        found[0]["input_ids"][:] = 9  # writable, and nobody else's
+        assert read(laid, 1, 2)[0]["input_ids"].tolist() == [4, 5, 6, 7]
+    assert laid.read(np.array([1, 3]), shared_rows=shared_rows) is None
 
 
 def test_windows_of_other_or_too_many_bytes_are_not_laid_out():
-    few = np.arange(1)
-    assert lay_out([*spans_of(lines(0, 1)), None], few) is None
-    assert lay_out([opened("a.bin", tokens(0, 3)).spans], few) is None
-    assert lay_out(spans_of(b""), few[:0]) is None
+    one, two = np.arange(1), np.arange(2)
+    words, rows = opened("a.jsonl", lines(0, 1)), opened("a.bin", tokens(0, 1))
+    short = opened("b.bin", tokens(0, 1) + b"\1\0")  # its last record is shorter
+    assert short.num_samples == 2
+    assert lay_out([words, words], two) is not None
+    assert lay_out([rows, rows], two) is not None
+    for others in ([words, rows], [rows, words], [rows, short], [short]):
+        assert lay_out(others, two) is None
+    assert lay_out(splits_of(b""), one[:0]) is None
     large = b'{"a":"' + b"x" * MOST_BYTES + b'"}\n'
-    assert lay_out(spans_of(large), few) is None
-    assert lay_out(spans_of(large[:100] + b'"}\n'), few) is not None
+    assert lay_out(splits_of(large), one) is None
+    assert lay_out(splits_of(large[:100] + b'"}\n'), one) is not None
+    assert lay_out([opened("a.bin", bytes(MOST_BYTES + 8))], np.arange(MOST_BYTES // 8 + 1)) is None
 
 
-@pytest.mark.parametrize("bad", [b"{nope}\n", b'{"a": 1} {"b": 2}\n', b'{"a"\n: 1}\n'])
+@pytest.mark.parametrize("bad", [b"{nope}\n", b'{"a": 1} {"b": 2}\n'])
 def test_a_stretch_with_a_record_that_cannot_be_decoded_is_none(bad):
-    spans = spans_of(lines(0, 2) + bad)
-    if spans[0] is not None:
-        count = len(spans[0].starts) - 1
-        laid = lay_out(spans, np.arange(count))
-        assert laid is not None
-        assert laid.read(np.arange(count)) is None
-        assert len(laid.read(np.arange(2)) or []) == 2
+    laid = lay_out(splits_of(lines(0, 2) + bad), np.arange(3))
+    assert read(laid, 0, 3) is None
+    assert len(read(laid, 0, 2)) == 2
+
+
+def test_parts_of_rows_stay_rows_and_others_become_a_list():
+    rows = read(lay_out([opened("a.bin", tokens(0, 3))], np.arange(3)), 0, 3, shared_rows=True)
+    parts = [(np.array([2, 0]), rows[:2]), (np.array([1]), rows[2:])]
+    merged = merge(parts, 3)
+    assert isinstance(merged, RowBlock)
+    assert [row["input_ids"][0] for row in merged] == [4, 8, 0]
+    merged = merge([parts[0], (np.array([1]), ["x"])], 3)
+    assert isinstance(merged, list)
+    assert [merged[0]["input_ids"][0], merged[1], merged[2]["input_ids"][0]] == [4, "x", 0]
 
 
 def read_epoch(stream: StreamDataset, share: Share, *, wait: bool, **tolerance):
@@ -109,3 +146,23 @@ def test_a_pass_that_is_given_up_while_windows_are_laid_out_leaves_no_thread_and
         first = [json.dumps(next(samples)) for _ in range(taken)]
         samples.close()
         assert len(set(first)) == taken
+
+
+def test_an_epoch_of_laid_rows_is_the_epoch_of_splits():
+    spec = StoreSpec(uri=f"memory://{uuid.uuid4().hex}")
+    for number in range(150):
+        # Some with a shorter record at their end: those windows are read from their splits.
+        data = tokens(100 * number, 20) + b"\1\0" * (number % 9 == 0)
+        open_store(spec).put(f"x/t-{number:03d}.bin", data)
+    manager, options = DirectManager(spec), ReadOptions(seq_len=4)
+
+    def epoch(prefetch, *, wait):
+        stream = StreamDataset(manager, "x/", options=options, prefetch=prefetch)
+        entries, laid = read_epoch(stream, Share(batch_size=8), wait=wait)
+        return [entry["input_ids"].tolist() for entry in entries], laid
+
+    plain, none = epoch(0, wait=False)
+    rows, many = epoch("auto", wait=True)
+    assert (none, many > 10) == (0, True)
+    assert rows == plain
+    assert len(plain) == 150 * 20 + 17

@@ -14,7 +14,7 @@ import numpy as np
 
 from brain.ml.dataset_shards.bulk_reading import inverse, read_together
 from brain.ml.dataset_shards.epoch_plan import UNREADABLE, EpochCounts, EpochPlan
-from brain.ml.dataset_shards.laid_window import LaidWindow, lay_out
+from brain.ml.dataset_shards.laid_window import LaidWindow, lay_out, merge
 from brain.ml.dataset_shards.lane_walk import Chunk, LaneWindow, UpcomingWindow
 from brain.ml.dataset_shards.open_ahead import OpenAhead
 from brain.ml.dataset_shards.shuffle_order import Indices, window_permutation
@@ -107,26 +107,26 @@ class WindowReader:
     def read_chunk(self, chunk: Chunk, entries: Indices) -> Sequence[Any]:
         """Return the samples (or what stands for them) of entries of a chunk, in that order."""
         rounds, columns = np.divmod(entries + chunk.skip, len(chunk.windows))
-        samples: list[Any] = []
-        places, others = [], np.ones(len(entries), np.bool_)
+        parts: list[tuple[Indices, Sequence[Any]]] = []
+        others = np.ones(len(entries), np.bool_)
         for column, window in enumerate(chunk.windows):
             found = self._laid_window(window)
-            chosen = (columns == column).nonzero()[0] if found is not None else []
+            chosen: Indices = (columns == column).nonzero()[0]
             if found is None or not len(chosen):
                 continue
-            read = found.read(rounds[chosen] + (chunk.first_round - window.base))
+            places = rounds[chosen] + (chunk.first_round - window.base)
+            read = found.read(places, shared_rows=self._plan.shared_rows)
             if read is None:
                 self._read_apart(window)
                 continue
-            samples += read
-            places.append(chosen)
+            parts.append((chosen, read))
             others[chosen] = False
-        if not places:
+        if not parts:
             return self.read(self.locate(chunk, entries))
         if others.any():
-            samples += self.read(self.locate(chunk, entries[others]))
-            places.append(others.nonzero()[0])
-        return [samples[place] for place in inverse(np.concatenate(places)).tolist()]
+            rest = self.read(self.locate(chunk, entries[others]))
+            parts.append((others.nonzero()[0], rest))
+        return merge(parts, len(entries))
 
     def read(self, codes: Indices) -> Sequence[Any]:
         """Return the samples (or what stands for them) of codes, in that order."""
@@ -176,8 +176,7 @@ class WindowReader:
     def _lay_out(self, window: UpcomingWindow, opened: Sequence[OpenedSplit]) -> LaidWindow | None:
         """Lay out a window; on a thread that opens ahead."""
         length = sum(split.num_samples for split in opened)
-        spans = [split.spans for split in opened]
-        return lay_out(spans, self._order(window.lane, window.number, length))
+        return lay_out(opened, self._order(window.lane, window.number, length))
 
     def _laid_window(self, window: LaneWindow) -> LaidWindow | None:
         """Return a window as it was laid out, its splits closed; None: read it from its splits."""
