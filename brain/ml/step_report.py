@@ -8,12 +8,15 @@ from brain.ml.schedule import Progress, RunLength, epochs_done, share_done
 from brain.ml.training_job import TrainingJob
 
 BYTES_READ = ("bytes_from_store", "bytes_from_cache")
-WAITS = ("open", "store", "read_ahead", "other_process", "retry")
-"""Causes of waiting: for a split to be open at all; and of that, or beside it on threads that read
-ahead, for the store, for a fetch begun earlier, for another process's, for trying again."""
+WAITS = ("open", "workers", "store", "read_ahead", "other_process", "retry")
+"""Causes of waiting: for a split to be open at all, or for a worker process's batch, which are what the
+loader waits for; and of that, or beside it on threads and in workers that read ahead, for the store, for a
+fetch begun earlier, for another process's, for trying again."""
+_WHOLE = {"open", "workers"}
 SUMMED = (
     *BYTES_READ, "objects_from_store", "objects_from_cache", "objects_uncached", "requests",
     "retries", "prefetch_hits", "prefetch_misses", "samples_loaded", "open_wait_seconds",
+    "requests_per_second",
     *(f"wait_{cause}_seconds" for cause in WAITS[1:]),
 )  # fmt: skip
 """Statistics that are added up over the ranks."""
@@ -84,12 +87,12 @@ def waits_of(stats: Mapping[str, float]) -> dict[str, float]:
 
 
 def _most(fresh: Mapping[str, float]) -> str | None:
-    """Return what was waited for most; `open` only where none of its own causes tells more."""
-    causes = {cause: seconds for cause, seconds in fresh.items() if cause != "open"}
-    cause = max(causes, key=lambda name: causes[name])
-    if causes[cause] > 0:
-        return cause
-    return "open" if fresh["open"] > 0 else None
+    """Return what was waited for most; `open` and `workers` only where no cause of theirs tells more."""
+    for names in (fresh.keys() - _WHOLE, _WHOLE):
+        cause = max(sorted(names), key=lambda name: fresh[name])
+        if fresh[cause] > 0:
+            return cause
+    return None
 
 
 def _hit_rate(stats: Mapping[str, float]) -> float | None:

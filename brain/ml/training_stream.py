@@ -11,6 +11,8 @@ from typing import Any
 from brain.ml.dataset_shards.mixed_stream import MixedStream
 from brain.ml.token_source import TokenSource
 
+_LOADS = {"p50": "p50", "p90": "p90", "p99": "p99", "p100": "max"}
+
 
 class TrainingStream(MixedStream):
     """Steps of training data: `take` returns their micro-batches. All ranks make the same calls."""
@@ -24,17 +26,30 @@ class TrainingStream(MixedStream):
         self._loaders = loaders
 
     def get_stats(self) -> dict[str, float]:
-        """Return the sources' numeric statistics, added up; rates and means only of a single one."""
+        """Return the sources' numeric statistics, added up; rates and means only of a single one.
+
+        Of load times, `load_p50_seconds` to `load_max_seconds`, the slowest source's.
+        """
         total: dict[str, float] = {}
         for loader in self._loaders:
             for name, value in _flat(loader.get_stats()).items():
                 mean = name.startswith("avg_") or name.endswith(("_rate", "_utilization"))
-                if isinstance(value, int | float) and not (mean and len(self._loaders) > 1):
+                if name.startswith("load_"):
+                    total[name] = max(total.get(name, 0.0), value)
+                elif isinstance(value, int | float) and not (mean and len(self._loaders) > 1):
                     total[name] = total.get(name, 0) + value
         return total
 
 
 def _flat(stats: Mapping[str, Any]) -> dict[str, Any]:
-    """Return statistics with the seconds waited by cause as numbers of their own."""
+    """Return statistics with waits by cause and percentiles of load times as numbers of their own."""
     waits = {f"wait_{cause}_seconds": s for cause, s in stats.get("wait_seconds", {}).items()}
-    return {**stats, **waits}
+    loads = {
+        f"load_{_LOADS[share]}_seconds": seconds
+        for share, seconds in stats.get("load_seconds", {}).items()
+    }
+    return {
+        **{name: value for name, value in stats.items() if name != "load_seconds"},
+        **waits,
+        **loads,
+    }

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from brain.ml.schedule import Progress, RunLength
-from brain.ml.step_report import SUMMED, StepReport
+from brain.ml.step_report import SUMMED, WAITS, StepReport
 from resource_manager.live_view import LiveRun
 from tests.training import events, make_job, text_shards, train_here, write_shards
 from tools_utilities.terminal_text import plain
@@ -50,7 +50,25 @@ def test_a_run_writes_waits_and_sums(tmp_path):
     store = write_shards(tmp_path / "data", text_shards())
     assert train_here(make_job(tmp_path / "run", store, max_steps=3)) == 0
     step = events(tmp_path / "run", "step")[-1]
-    assert set(step["wait_seconds"]) == {"open", "store", "read_ahead", "other_process", "retry"}
+    assert set(step["wait_seconds"]) == set(WAITS)
     [end] = events(tmp_path / "run", "end")
     assert set(SUMMED) <= set(end["stats"])
     assert end["stats"]["objects_from_cache"] > 0
+    loads = [end["stats"][f"load_{share}_seconds"] for share in ("p50", "p90", "p99", "max")]
+    assert 0 < loads[0] <= loads[1] <= loads[2] <= loads[3]
+    assert "requests_per_second" in end["stats"]
+
+
+def test_waiting_for_workers_is_told_where_no_cause_of_theirs_is(tmp_path):
+    event = report_of(tmp_path)
+    assert event(wait_workers_seconds=2.0)["wait_cause"] == "workers"
+    both = event(wait_workers_seconds=4.0, wait_store_seconds=1.0, open_wait_seconds=1.0)
+    assert both["wait_cause"] == "store"
+    assert both["wait_seconds"]["workers"] == 4.0
+
+
+def test_a_run_with_workers_writes_what_it_waited_for_them(tmp_path):
+    store = write_shards(tmp_path / "data", text_shards())
+    assert train_here(make_job(tmp_path / "run", store, max_steps=2, workers=1)) == 0
+    [end] = events(tmp_path / "run", "end")
+    assert end["stats"]["wait_workers_seconds"] > 0
