@@ -32,7 +32,11 @@ print(json.dumps([time.perf_counter() - wall, time.process_time() - cpu]))
 QUARK = CLOCK.format(
     imports="""
 import awscrt.checksums, numpy, pyarrow.parquet, zstandard
+from tools_utilities.chunk_publisher import Uploader
+from tools_utilities.object_store import StoreSpec, open_store
 from tools_utilities.scripts.create_sharded_dataset import main
+from tools_utilities.shard_format import shard_formats
+open_store(StoreSpec(uri="file:///tmp")), shard_formats()
 """,
     work='main(["--input_file", source, "--output_dir", out, "--num_shards", "4", *sys.argv[3:]])',
 )

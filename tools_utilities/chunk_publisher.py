@@ -8,7 +8,12 @@ from pathlib import Path
 
 from tools_utilities.checksum import crc32c, encode_crc32c
 from tools_utilities.chunk_writer import WrittenChunk
-from tools_utilities.errors import IntegrityError, ObjectNotFoundError, StoreError
+from tools_utilities.errors import (
+    DataNotFoundError,
+    IntegrityError,
+    ObjectNotFoundError,
+    StoreError,
+)
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.object_stores._s3_uploads import etags_of
 
@@ -82,7 +87,7 @@ class Uploader:
     def _holds(self, full_key: str, chunk: WrittenChunk) -> bool:
         try:
             stored = self._store.head(full_key)
-        except ObjectNotFoundError:
+        except (ObjectNotFoundError, DataNotFoundError):  # a local folder comes with its first file
             return False
         return stored.size_bytes == chunk.num_bytes and self._same(stored, chunk)
 

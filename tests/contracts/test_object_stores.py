@@ -420,3 +420,42 @@ def test_directory_markers_beside_real_empty_objects(kind, request, tmp_path):
 def test_the_endpoint_names_the_store_without_secrets(store):
     assert store.endpoint_id
     assert "quark-test-secret" not in repr(store) + store.endpoint_id + repr(store.__dict__)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1000, 9 << 20])
+def test_a_file_is_put_whole_whatever_its_size(store, tmp_path, num_bytes):
+    path = tmp_path / "file.bin"
+    path.write_bytes(bytes(range(250)) * (num_bytes // 250))
+    data = path.read_bytes()
+    store.put("up/file.bin", b"older")
+
+    put = store.put_file("up/file.bin", path)
+
+    assert (put.key, put.size_bytes) == ("up/file.bin", len(data))
+    assert store.head("up/file.bin").etag == put.etag
+    assert b"".join(store.get("up/file.bin")) == data
+    assert path.read_bytes() == data  # the caller's, and left to it
+
+
+def test_abandoning_uploads_leaves_objects_and_other_names_alone(store):
+    store.put("up/one.bin", b"1")
+
+    assert store.abandon_uploads("up/", lambda _key: True) == 0
+    assert store.abandon_uploads("nothing/", lambda _key: True) == 0
+
+    assert [info.key for info in store.list("up/")] == ["up/one.bin"]
+
+
+def test_an_upload_looks_first_also_where_nothing_is_yet(tmp_path):
+    from tools_utilities.chunk_publisher import upload_to
+    from tools_utilities.chunk_writer import LineChunkWriter
+
+    store = open_store(StoreSpec(uri=f"file://{tmp_path / 'not' / 'there'}"))
+    writer = LineChunkWriter(tmp_path / "chunk.tmp", None)
+    writer.add([b'{"a":1}'])
+    chunk = writer.finish()
+
+    upload_to(store, "d/", chunk, "chunk_0000.jsonl")
+
+    assert (tmp_path / "not/there/d/chunk_0000.jsonl").read_bytes() == b'{"a":1}\n'
+    assert not chunk.path.exists()

@@ -23,7 +23,7 @@ class HuggingFaceSource:
     def open(self, uri: str, options: SourceOptions) -> Source:
         """Look the dataset up; UsageError without the `[hf]` extra."""
         try:
-            from datasets import load_dataset
+            from datasets import load_dataset_builder
         except ImportError as error:
             raise UsageError(
                 f"{uri}: reading Hugging Face datasets needs the package `datasets`",
@@ -32,9 +32,8 @@ class HuggingFaceSource:
         name = uri.removeprefix("hf://").rstrip("/")
         split = options.split or "train"
         try:
-            dataset = load_dataset(
-                name, options.config, split=split, streaming=True, **options.load_kwargs
-            )
+            builder = load_dataset_builder(name, options.config, **options.load_kwargs)
+            dataset = builder.as_streaming_dataset(split=split)
         except (OSError, ValueError) as error:
             raise DataNotFoundError(
                 f"{uri} (split {split}): {error}", hint="Check its name, split and config."
@@ -42,7 +41,18 @@ class HuggingFaceSource:
         version = str(getattr(dataset.info, "version", None))
         checksums = sorted(getattr(dataset.info, "download_checksums", None) or {})
         made_of = (name, options.config, split, sorted(options.load_kwargs), version, checksums)
-        return HuggingFaceRecords(uri, dataset, repr(made_of))
+        return HuggingFaceRecords(uri, dataset, repr((*made_of, builder.hash, _files(builder))))
+
+
+def _files(builder: Any) -> list[tuple[str, list[str], list[Any]]]:
+    """Return every split's files and their versions: etags and revisions, or times of change."""
+    found = getattr(builder.config, "data_files", None)
+    if not isinstance(found, Mapping):
+        return []
+    return sorted(
+        (str(split), list(map(str, files)), list(getattr(files, "origin_metadata", ())))
+        for split, files in found.items()
+    )
 
 
 class HuggingFaceRecords:
