@@ -353,6 +353,9 @@ def test_stop_needs_a_running_run_and_a_confirmation(project):
         manager.stop_runs(Said(run="fox-1"))
     assert "fox-1" in str(caught.value)
     assert "--yes" in caught.value.hint
+    manager, _, out, _ = make_manager(project)
+    assert manager.stop_runs(Said(run="fox-1", plan_only=True)) == 0
+    assert out.getvalue() == "would stop fox-1\n"
 
 
 def test_discover(project):

@@ -2,10 +2,11 @@
 
 import io
 import json
+from typing import Any
 
 import pytest
 
-from resource_manager.manager import ResourceManager
+from resource_manager.manager import CommandOptions, ResourceManager
 from tests.projects import Said, make_manager
 from tools_utilities.cache_cleaning import cache_contents
 from tools_utilities.console import Console, Surroundings
@@ -146,3 +147,19 @@ def test_an_empty_cache_makes_no_folder(project, tmp_path):
     assert manager.clean_cache(Said(cache_dir=str(tmp_path / "none"))) == 0
     assert "nothing is cached" in out.getvalue()
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("slots", [{"plan_only": True}, {}])
+def test_a_plan_is_shown_and_nothing_goes_even_with_yes(project, run, tmp_path, slots):
+    options = CommandOptions(plan_only=not slots)
+    out = io.StringIO()
+    console = Console(Surroundings(yes=True), stdin=Terminal("y\n"), stdout=out, stderr=Terminal())
+    manager: Any = ResourceManager(console=console, start_dir=project, options=options)
+    assert manager.delete_run(Said(run="fox-1", **slots)) == 0
+    assert "would delete fox-1: 4 files" in out.getvalue()
+    assert run.is_dir()
+    folder = tmp_path / "cache"
+    fill(folder).close()
+    assert manager.clean_cache(Said(cache_dir=str(folder), **slots)) == 0
+    assert "would remove 3 cached objects, 300 B" in out.getvalue()
+    assert cache_contents(folder).num_files == 3
