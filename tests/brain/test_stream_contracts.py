@@ -88,7 +88,7 @@ def flat(delivered: list[Delivered]) -> list[bytes]:
 def resumes_of(manager: DirectManager, name: str, world_size: int, num_workers: int) -> int:
     """Resume after every batch of every rank, with other workers each time; returns how many.
 
-    Every third is read to the end, the others for three batches.
+    Every ninth is read to the end, the others for three batches.
     """
     others, count = cycle(WORKERS), 0
     ranks = [streams_of(manager, name, rank, world_size) for rank in range(world_size)]
@@ -99,7 +99,7 @@ def resumes_of(manager: DirectManager, name: str, world_size: int, num_workers: 
         streams(0).set_epoch(1)
         following = list(streams(0))
         for stop, (_, state) in enumerate(run, 1):
-            whole = stop % 3 == 0
+            whole = stop % 9 == 0
             again = deliver(streams, next(others), 1, json.loads(json.dumps(state)))
             rest = list(again if whole else islice(again, 3))
             # After the last sample of the last rank, the next epoch begins.

@@ -150,7 +150,8 @@ from brain.ml.dataset_shards.stream_loader import StreamLoader
 from tests.brain.worker_parts import list_ids
 from tools_utilities.object_store import StoreSpec
 from tools_utilities.scripts.s3_streaming_manager import StreamingManager
-folder, rank, meeting, prefix = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+folder, rank, meeting, given = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+prefix, step = given.split(":")
 dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
 spec = StoreSpec(uri=f"file://{folder}")
 def make(num_workers):
@@ -158,21 +159,29 @@ def make(num_workers):
     return StreamLoader(
         StreamDataset(manager, prefix), 2, num_workers=num_workers, collate_fn=list_ids
     )
-loaders = {number: make(number) for number in (1, 2)}
+loaders = [make(number) for number in (2, 1, 0)]
 parts = []
-for stop in range(int(16)):
-    one, other = (loaders[1], loaders[2]) if stop % 2 else (loaders[2], loaders[1])
-    one.set_epoch(0)
-    seen = list(islice(one, stop))
-    other.load_state_dict(one.state_dict())
-    parts.append(seen + list(islice(other, 33 - stop)))
+for stop in range(0, 32, int(step)):
+    first, second, third = (loaders[(stop // int(step) + n) % 3] for n in range(3))
+    first.set_epoch(0)
+    seen = list(islice(first, stop))
+    second.load_state_dict(first.state_dict())
+    seen += list(islice(second, 2))
+    third.load_state_dict(second.state_dict())
+    parts.append(seen + list(islice(third, 31 - stop)))
 print(json.dumps(parts))
 """
 
 
-def test_16_resumes_on_two_gloo_ranks_with_workers(folder, epochs, tmp_path):
-    found: Any = run_ranks([folder] * 2, tmp_path / "meeting", ["data/x/"] * 2, RANKS)
+@pytest.mark.parametrize(
+    "num_resumes", [16, pytest.param(64, marks=[pytest.mark.nightly, pytest.mark.timeout(600)])]
+)
+def test_resumes_on_two_gloo_ranks_with_workers(folder, epochs, tmp_path, num_resumes):
+    """Loaders of 2, 1 and 0 workers hand the state on, two hand-overs a stop, on both ranks at once."""
+    given = f"data/x/:{64 // num_resumes}"
+    found: Any = run_ranks([folder] * 2, tmp_path / "meeting", [given] * 2, RANKS)
     for part in found:
+        assert len(part) * 2 == num_resumes
         assert all(batches == part[0] for batches in part)
     # A global batch is the same set of samples as one process has it.
     for step, (left, right) in enumerate(zip(found[0][0], found[1][0], strict=True)):
