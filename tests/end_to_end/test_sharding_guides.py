@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tools_utilities.bridge.program import ENVIRONMENT_EXAMPLE
+from tools_utilities.yaml_text import load_yaml
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
@@ -69,3 +72,19 @@ def test_the_documented_shell_test(tmp_path):
     assert '"assigned_to": "test_worker"' in done.stdout
     assert "./shard_007/metadata.json" in done.stdout
     assert "Shards: 8 total, 7 available, 0 in use, 1 completed" in done.stdout
+
+
+def test_the_guides_snippets_name_what_the_bridge_reads():
+    text = (CHECKOUT / "docs/dataset-guide.md").read_text()
+    blocks = dict(re.findall(r"^```(hcl|yaml)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
+    (play,) = load_yaml(blocks["yaml"], source="dataset-guide.md")
+    keys = play["tasks"][1]["ansible.builtin.copy"]
+
+    named = {line.partition("=")[0] for line in keys["content"].splitlines()}
+    assert named == {
+        line.rstrip("=") for line in ENVIRONMENT_EXAMPLE.split() if line.startswith("R2_")
+    }
+    assert keys["mode"] == "0600"
+    assert "quark-bridge run --config" in play["tasks"][2]["ansible.builtin.shell"]
+    for block in re.findall(r"^```hcl\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        assert block.count("{") == block.count("}")
