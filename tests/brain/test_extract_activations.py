@@ -15,6 +15,7 @@ import torch
 
 from brain.ml.extract_activations import ActivationExtractor, load_model, main
 from brain.ml.models.quark import Quark
+from tests.training import make_job, text_shards, train_here, write_shards
 from tools_utilities.scripts.create_sharded_dataset import create_sharded_dataset
 from tools_utilities.sharded_dataset import ShardingPlan
 
@@ -45,9 +46,14 @@ def committed(dataset: Path) -> dict[int, dict[str, Any]]:
     return rows
 
 
-def check_against_hook(rows: dict[int, dict[str, Any]], layers: int = 2, seed: int = 42) -> None:
+def check_against_hook(
+    rows: dict[int, dict[str, Any]],
+    layers: int = 2,
+    seed: int = 42,
+    model_path: Path | None = None,
+) -> None:
     """Compare every row with the model's own forward pass of that sample alone."""
-    model = load_model(None, layers=layers, seed=seed).model
+    model = load_model(model_path, layers=layers, seed=seed).model
     assert isinstance(model, Quark)
     caught: dict[int, torch.Tensor] = {}
     for number, block in enumerate(model.blocks):
@@ -154,3 +160,24 @@ def test_a_killed_worker_is_followed_and_no_sample_is_there_twice(dataset):
 
     assert second.returncode == 0
     check_against_hook(committed(dataset))
+
+
+def test_a_trained_models_activations_are_those_of_a_direct_hook(tmp_path, dataset, capsys):
+    job = make_job(
+        tmp_path / "runs/tiny",
+        write_shards(tmp_path / "text", text_shards()),
+        layers=2,
+        max_steps=3,
+        seq_len=64,
+    )
+    assert train_here(job) == 0
+    run = tmp_path / "runs/tiny"
+
+    code = main(flags(dataset, "--model_path", str(run), "--batch_size", "6"))
+
+    assert code == 0, capsys.readouterr()
+    rows = committed(dataset)
+    check_against_hook(rows, model_path=run)
+    fresh = load_model(None, layers=2).model.state_dict()
+    trained = load_model(run).model.state_dict()
+    assert any(not torch.equal(fresh[name], trained[name]) for name in fresh)
