@@ -174,7 +174,8 @@ def _or_before_value(work: Work, at: int, left: Piece, place: int) -> None:
         end = number.end
     elif token.kind in (*LITERAL_KINDS, "run") and isinstance(left.slots[slot], str | list):
         end = place + 1
-    if end is not None and all(work.free(spot) for spot in range(place, end)):
+    is_free = end is not None and not _is_reported(work, place, end)
+    if end is not None and is_free and all(work.free(spot) for spot in range(place, end)):
         _make_unsure(work, slot, [left.slots[slot], work.text(place, end)])
         work.own(Piece(at, end, slot, {}))
     elif token.kind == "word" and slot in NAME_SLOTS:
@@ -193,7 +194,11 @@ def _or_stop_rule(work: Work, at: int, left: Piece, place: int) -> bool:
     for slot, found in rules.items():
         if slot in left.slots:
             continue  # two values of one rule: which of them is not said
-        if found and all(work.free(spot) for spot in range(place, found[1])):
+        if (
+            found
+            and not _is_reported(work, place, found[1])
+            and all(work.free(spot) for spot in range(place, found[1]))
+        ):
             work.owner[at] = GLUE
             work.own(Piece(place, found[1], slot, {slot: found[0]}))
             return True
@@ -273,8 +278,15 @@ def _belong(first: dict[str, Any], second: dict[str, Any]) -> bool:
     )
 
 
+def _is_reported(work: Work, start: int, end: int) -> bool:
+    """Whether one of the words is reported already: a value out of its limits (`3 or 0 steps`)."""
+    return any(start < last and first < end for first, last, _ in work.dropped)
+
+
 def _may_take(work: Work, start: int, end: int) -> bool:
     """Whether the words are nobody's, or pieces that lie wholly among them and are no verb's."""
+    if _is_reported(work, start, end):
+        return False
     for at in range(start, end):
         piece = work.piece_at(at)
         if piece is None:

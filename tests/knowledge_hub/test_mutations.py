@@ -79,7 +79,7 @@ def check_look_alike(text: str, place: float) -> None:
     at = places[min(int(place * len(places)), len(places) - 1)]
     damaged = text[:at] + ALIKE[text[at]] + text[at + 1 :]
     reading = HUB.read(damaged)
-    if reading.status == "ok":
+    if reading.status == "ok" and "instead of" not in text:  # what is replaced is in no slot
         assert ALIKE[text[at]] in json.dumps(reading.slots, ensure_ascii=False)
         word = damaged[damaged.rfind(" ", 0, at) + 1 :].split(" ")[0]
         assert any(mark in word for mark in "/\\.=:"), word
