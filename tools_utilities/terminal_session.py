@@ -31,6 +31,8 @@ from tools_utilities.terminal_text import fit, shown
 PROMPT = "quark> "
 GAP = " · "
 IDLE_HELP = GAP.join(("? shows examples", "Tab completes", "Ctrl-D leaves", "Ctrl-R searches"))
+UTF_8 = "utf-8"
+"""What a stream in memory is taken for: it names no encoding."""
 SESSION_ROWS = 7
 """The line, five of completions, the reading."""
 LEAVE_WORDS = frozenset({"exit", "quit"})
@@ -128,7 +130,9 @@ class Session:
         width = output.get_size().columns - 1
         line = reading_line(self._actions.read, text, width)
         # Before it is laid out: an escape takes more cells than the character it stands for.
-        return _cut([(style, fit(part, output.encoding())) for style, part, *_ in line], width)
+        return _cut(
+            [(style, fit(part, output.encoding() or UTF_8)) for style, part, *_ in line], width
+        )
 
     def _bindings(self) -> KeyBindings:
         bindings = KeyBindings()
@@ -251,7 +255,7 @@ class SessionOutput(Vt100_Output):
 
     def write(self, data: str) -> None:
         """Write text; what the terminal's encoding lacks as escapes."""
-        super().write(fit(data, self.encoding()))
+        super().write(fit(data, self.encoding() or UTF_8))
 
     def get_rows_below_cursor_position(self) -> int:
         """Return the rows that the line, the menu and the reading take."""
