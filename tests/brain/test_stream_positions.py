@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brain.ml.dataset_shards.epoch_plan import EpochStart
+from brain.ml.dataset_shards.epoch_reader import EpochReader
 from brain.ml.dataset_shards.share import Share
 from brain.ml.dataset_shards.stream_dataset import StreamDataset
 from tests.brain.stream_data import ids, memory_manager, read_positions
@@ -189,3 +190,24 @@ def test_samples_in_memory_stream_under_the_same_rules():
     first = list(whole)
     assert first != samples
     assert parts[1] == first[1::4]
+
+
+@pytest.mark.parametrize("position", [0, 3000])
+def test_with_known_counts_the_first_batch_is_asked_for_before_anything_else(position):
+    manager = memory_manager([20] * 240)
+    stream = StreamDataset(manager, "data/x/")
+    order = ids(stream)
+    manager.ahead.clear()
+    share, start = Share(batch_size=4), EpochStart(position=position)
+    reader = EpochReader(stream.plan_for(share, start), stream.index.counts.copy())
+    first = next(reader.blocks())
+    reader.close()
+    count = len(first.entries)  # a round of the lanes, at least
+    assert 4 <= count <= 48
+    assert ids(first.entries) == order[position : position + count]
+    needed = {f"data/x/train-{number // 20:05d}.jsonl" for number in ids(first.entries)}
+    assert set(manager.ahead[0][: len(needed)]) == needed
+    # Then the rest of the windows that it is in; what comes after those, apart.
+    shape = stream.index.shape
+    assert len(manager.ahead[0]) <= shape.num_lanes * (shape.num_window_splits if position else 1)
+    assert len(manager.ahead) > 1

@@ -4,7 +4,7 @@ A block of the order is located by arithmetic, read split by split in bulk, and 
 The next windows are being opened meanwhile.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -80,8 +80,10 @@ class EpochReader:
         """
         start, share = self.plan.start, self.plan.share
         self._walk.seek(start.position + share.turn(start.slot) * share.world_size, start.hint)
-        # Nothing else is fetched before what the first batch waits for.
-        self._request(self.plan.shape.num_lanes, objects_of=1)
+        # Nothing else is fetched before what the first batch waits for: see `_request_first`, or
+        # first windows, which cannot be looked into before they are counted.
+        if not self._walk.is_counted:
+            self._request(self.plan.shape.num_lanes, objects_of=1)
         self.plan.source.plan_uses(self.plan.table.objects, partial(object_uses, self.plan))
         held: Sequence[Any] = []
         for chunk in self._walk.chunks(self._next_positions):
@@ -146,23 +148,43 @@ class EpochReader:
                 # Nobody has asked for long. An older hint serves too: what lies between is counted.
                 del self._hints[1 : _MOST_HINTS // 2 : 2]
             self._windows.keep(chunk.windows)
+            if first and self._walk.is_counted:
+                self._request_first(chunk)
             # First windows are short: those after them are needed soon, and all at once.
             self._request(self.plan.shape.num_lanes if first else _WINDOWS_AHEAD)
 
     def _request(self, num_windows: int, *, objects_of: int = 2) -> None:
         """Open windows that are needed next; name the objects of each lane's next `objects_of`."""
-        prefetch = self.plan.prefetch
-        if not prefetch:
+        if not self.plan.prefetch:
             return
         upcoming = [
             window for after in range(objects_of) for window in self._own_windows(1 + after)
         ]
-        numbers = [n for window in upcoming for n in window.splits]
-        objects = dict.fromkeys(self.plan.table.object_of[numbers].tolist())
+        self._announce(n for window in upcoming for n in window.splits)
+        self._windows.request_windows(upcoming[:num_windows])
+
+    def _request_first(self, chunk: Chunk) -> None:
+        """Open what the first block needs, then the rest of the windows it is in."""
+        if not self.plan.prefetch:
+            return
+        codes = self._windows.locate(chunk, self._mine(chunk))
+        needed = dict.fromkeys(split_codes(codes)[0].tolist())
+        numbers = list(needed)
+        for window in chunk.windows:
+            if not needed.keys().isdisjoint(window.splits):
+                numbers += [number for number in window.splits if number not in needed]
+        self._announce(numbers)
+        self._windows.request(numbers)
+
+    def _announce(self, numbers: Iterable[int]) -> None:
+        """Have the objects of splits read ahead.
+
+        Before they are opened, so that a split waits for its object instead of fetching it itself.
+        """
+        prefetch = self.plan.prefetch
+        objects = dict.fromkeys(self.plan.table.object_of[list(numbers)].tolist())
         infos = [self.plan.table.objects[number] for number in objects]
         self.plan.source.read_ahead(infos if prefetch == "auto" else infos[: int(prefetch)])
-        # After that, so that a split waits for what is read ahead instead of fetching by itself.
-        self._windows.request_windows(upcoming[:num_windows])
 
     def _own_windows(self, after: int) -> list[UpcomingWindow]:
         """Return windows to come, without those of lanes that only other ranks read."""
@@ -173,10 +195,13 @@ class EpochReader:
         return windows
 
     def _read(self, chunk: Chunk) -> Sequence[Any]:
-        share = self.plan.share
-        offsets = np.arange(chunk.num_positions) + (chunk.position - self.plan.start.position)
-        mine = share.mine(offsets)
+        mine = self._mine(chunk)
         return self._windows.read_chunk(chunk, mine) if len(mine) else []
+
+    def _mine(self, chunk: Chunk) -> Indices:
+        """Return which entries of a chunk are this reader's."""
+        offsets = np.arange(chunk.num_positions) + (chunk.position - self.plan.start.position)
+        return self.plan.share.mine(offsets)
 
     def _hold_back(self, entries: Sequence[Any], chunk: Chunk) -> Sequence[Any]:
         """Return the entries that may yet turn out to be dropped: those of an incomplete turn."""

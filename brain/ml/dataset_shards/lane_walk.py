@@ -103,6 +103,11 @@ class LaneWalk:
         total = sum(self._total)
         return None if total >= _UNKNOWN else total
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether the counts of all splits were known when the walk began."""
+        return self._known
+
     def seek(self, position: int, hint: LaneHint | None = None) -> None:
         """Go to a position; O(lanes) with known counts or a hint, else what lies before is counted."""
         if not self._known and hint is not None:
