@@ -4,6 +4,7 @@ import dataclasses
 import json
 import time
 import uuid
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,6 +39,7 @@ def test_stretches_of_a_laid_window_are_its_samples_in_its_order():
     splits = splits_of(lines(0, 5), lines(100, 1), b"", b"\n \n" + lines(200, 4) + b"\n")
     order = np.random.default_rng(1).permutation(10)
     laid = lay_out(splits, order)
+    assert laid is not None
     plain = [*range(5), 100, *range(200, 204)]
     for first, end in ((0, 10), (3, 7), (9, 10)):
         found = [sample["id"] for sample in read(laid, first, end)]
@@ -50,6 +52,7 @@ def test_stretches_of_laid_rows_are_the_rows_in_their_order(shared_rows):
     splits = [opened("a.bin", tokens(0, 3)), opened("b.bin", tokens(100, 2))]
     order = np.array([4, 1, 0, 3, 2])
     laid = lay_out(splits, order)
+    assert laid is not None
     found = read(laid, 1, 4, shared_rows=shared_rows)
     assert isinstance(found, RowBlock) == shared_rows
     assert [row["input_ids"].tolist() for row in found] == [
@@ -100,7 +103,8 @@ def read_epoch(stream: StreamDataset, share: Share, *, wait: bool, **tolerance):
     plan = stream.plan_for(share, EpochStart())
     plan = dataclasses.replace(plan, tolerance=Tolerance(**tolerance))
     reader = EpochReader(plan, stream.index.counts.copy())
-    entries, laid = [], set()
+    entries: list[Any] = []
+    laid: set[Any] = set()
     for block in reader.blocks():
         entries += block.entries
         ahead, held = reader._windows._ahead, reader._windows._laid
@@ -144,7 +148,7 @@ def test_a_pass_that_is_given_up_while_windows_are_laid_out_leaves_no_thread_and
     for taken in (1, 3000):
         samples = iter(StreamDataset(memory_manager(SIZES), "data/x/", batch_size=8))
         first = [json.dumps(next(samples)) for _ in range(taken)]
-        samples.close()
+        samples.close()  # type: ignore[attr-defined] # a generator
         assert len(set(first)) == taken
 
 
@@ -156,7 +160,7 @@ def test_an_epoch_of_laid_rows_is_the_epoch_of_splits():
         open_store(spec).put(f"x/t-{number:03d}.bin", data)
     manager, options = DirectManager(spec), ReadOptions(seq_len=4)
 
-    def epoch(prefetch, *, wait):
+    def epoch(prefetch: int | str, *, wait: bool) -> tuple[list[list[int]], int]:
         stream = StreamDataset(manager, "x/", options=options, prefetch=prefetch)
         entries, laid = read_epoch(stream, Share(batch_size=8), wait=wait)
         return [entry["input_ids"].tolist() for entry in entries], laid

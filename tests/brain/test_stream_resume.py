@@ -279,7 +279,10 @@ def test_a_long_run_that_saves_no_state_remembers_few_places_and_saves_a_right_o
     stream = StreamDataset(manager, "data/x/", prefetch=0)
     iterator = iter(stream)
     seen = [next(iterator)["id"] for _ in range(700)]
-    reader = stream.bookmark.iteration._reader
+    iteration = stream.bookmark.iteration
+    assert iteration is not None
+    reader = iteration._reader
+    assert isinstance(reader, epoch_reader.EpochReader)
     assert len(reader._hints) <= 8
     other = StreamDataset(manager, "data/x/", prefetch=0)
     other.load_state_dict(stream.state_dict())

@@ -127,8 +127,8 @@ class NoFence(ShardLease):
 class GivenUpIsHeld(ShardLease):
     """Goes on working under a generation that it gave up."""
 
-    def release(self, error=None):
-        super().release(error)
+    def release(self, error=None, *, crashes=0):
+        super().release(error, crashes=crashes)
         if self.record and self.record.owner == self.owner:
             done = msgspec.structs.replace(self.record, state="done", seq=self.record.seq + 1)
             self._write("complete", done)
