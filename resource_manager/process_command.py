@@ -13,10 +13,10 @@ from tools_utilities.process_progress import StatusLine
 from tools_utilities.scripts.dataset_discovery import ShardGroup
 from tools_utilities.scripts.process_shards import (
     ProcessOptions,
-    ProcessSummary,
     process_shards,
     summary_line,
 )
+from tools_utilities.scripts.process_worker import ProcessSummary
 from tools_utilities.settings import Settings
 from tools_utilities.stop_signals import Stop
 from tools_utilities.worker_processes import WorkerProcess, merged, run_worker_processes
