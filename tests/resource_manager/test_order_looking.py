@@ -99,7 +99,7 @@ def test_the_plan_shows_the_figures_and_keeps_them(project):
     )
     text = err.getvalue()
     for fact in (
-        "mixed over 8 splits", "8 lanes of 4", "of neighbours from one shard", "displacement",
+        "mixed over 8 splits", "8 lanes of 3", "of neighbours from one shard", "displacement",
         "full shuffle",
     ):  # fmt: skip
         assert fact in text

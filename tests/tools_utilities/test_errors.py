@@ -84,6 +84,7 @@ def test_exit_codes_are_the_documented_ones():
         "DataError": 3,
         "DataNotFoundError": 3,
         "RecordError": 3,
+        "ChunkError": 3,
         "IntegrityError": 3,
         "StoreError": 1,
         "ObjectNotFoundError": 3,
@@ -93,6 +94,7 @@ def test_exit_codes_are_the_documented_ones():
         "CacheError": 2,
         "ChangedError": 6,
         "ClaimError": 5,
+        "ShardCrashError": 1,
         "WorkerError": 1,
         "RunStoppedError": 130,
     }
