@@ -22,6 +22,7 @@ SETTINGS_OF = {
     "processes": ("gpus",),
     "batch_size": ("batch_size", "batch_scope"),
     "cache_bytes": ("cache_bytes", "cache_gb"),
+    "checkpoints": ("checkpoint_dir",),
     "partition_options": PARTITION_OPTIONS,
     "run_dir": ("out_dir", "name"),
     "train": ("train_prefix", "bucket", "data_mode"),
