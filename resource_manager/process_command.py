@@ -47,6 +47,7 @@ def process_options(settings: Settings, slots: Mapping[str, Any]) -> ProcessOpti
         profile=settings.value("profile"),
         on_bad=settings.value("on_bad") or "fail",
         bad_budget=BAD_BUDGET if budget is None else budget,
+        max_attempts=settings.value("max_attempts"),
         max_samples=slots.get("max_samples"),
         device=slots.get("device"),
         choose_groups=None if wanted is None else choose,
@@ -114,6 +115,7 @@ def _workers(
         "--batch_size": options.batch_size,
         "--on_bad": options.on_bad,
         "--bad_budget": options.bad_budget,
+        "--max_attempts": options.max_attempts,
     }
     flags = [
         part for name, value in given.items() if value is not None for part in (name, str(value))

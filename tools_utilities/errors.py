@@ -6,6 +6,7 @@
     ├── DataError                        3   the data is not there, or is not what it says
     │   ├── DataNotFoundError (FileNotFoundError)
     │   ├── RecordError (ValueError)         one record cannot be read
+    │   ├── ChunkError                       a chunk of a shard is damaged, gone or another than listed
     │   └── IntegrityError                   bytes differ from the size or checksum promised
     ├── StoreError (OSError)             1   a store did not do what was asked
     │   ├── ObjectNotFoundError (FileNotFoundError)   3
@@ -98,6 +99,10 @@ class DataNotFoundError(DataError, FileNotFoundError):
 
 class RecordError(DataError, ValueError):
     """One record cannot be read; detail: key, record (number from 1 where known), offset."""
+
+
+class ChunkError(DataError):
+    """A chunk of a shard is damaged, gone, or another than the manifest has it; the other shards go on."""
 
 
 class IntegrityError(DataError):

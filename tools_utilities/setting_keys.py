@@ -133,6 +133,13 @@ SETTING_KEYS: tuple[SettingKey, ...] = (
         minimum=0,
     ),
     _key(
+        "max_attempts",
+        "int",
+        "Workers that may die in a row at one place of a shard; then `process` leaves it alone.",
+        default=3,
+        minimum=1,
+    ),
+    _key(
         "on_missing",
         "choice",
         "An object gone since it was listed.",
@@ -330,7 +337,7 @@ def _bad(key: SettingKey, value: object, accepted: str) -> UsageError:
 def check_limits(key: SettingKey, value: Any) -> None:
     """Raise UsageError when a typed value is out of the key's limits."""
     if key.name == "betas" and not (len(value) == 2 and all(0 <= beta < 1 for beta in value)):  # noqa: PLR2004 - AdamW's two
-        raise _bad(key, ",".join(map(str, value)), "two numbers from 0 to below 1")
+        raise _bad(key, ",".join(map(str, value)), "two numbers from 0 to below 1, as 0.9,0.95")
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
     if not math.isfinite(value):

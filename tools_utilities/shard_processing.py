@@ -28,7 +28,13 @@ from tools_utilities.chunk_writer import (
     WrittenChunk,
 )
 from tools_utilities.claim_record import ClaimRecord, output_folder
-from tools_utilities.errors import DataError, DataNotFoundError, ObjectNotFoundError
+from tools_utilities.errors import (
+    ChunkError,
+    DataError,
+    DataNotFoundError,
+    ObjectNotFoundError,
+    ObjectReplacedError,
+)
 from tools_utilities.folder_columns import FolderColumns
 from tools_utilities.manifest import Chunk, Shard
 from tools_utilities.object_store import ObjectInfo, ObjectStore
@@ -123,7 +129,7 @@ class ShardProcessor:
         Raises:
             ClaimError: the claim is lost or in danger; what was written is never seen.
             FunctionError: the function failed; names the chunk and sample.
-            DataError: a chunk is not what the manifest says.
+            ChunkError: a chunk is damaged, gone, or not what the manifest says.
         """
         name = f"shard_{shard.shard_id:03d}"
         folder = f"{self._out_prefix}{output_folder(name, record)}"
@@ -171,7 +177,7 @@ class ShardProcessor:
         with self._staging() as (path, writer):
             bad: list[BadSample] = []
             seen = 0
-            for batch in self._batches(chunk):
+            for batch in self._read(chunk):
                 self._check()
                 results, left_out = self._apply(batch, chunk, seen)
                 bad += left_out
@@ -181,7 +187,7 @@ class ShardProcessor:
                 seen += len(batch)
                 self._observer.on_batch(len(batch))
             if self._source.counted and seen != chunk.num_samples:
-                raise DataError(
+                raise ChunkError(
                     f"{chunk.key}: {seen} samples, the manifest says {chunk.num_samples}",
                     hint="Write the dataset again: its metadata and its data differ.",
                     key=chunk.key,
@@ -230,6 +236,19 @@ class ShardProcessor:
                 key=chunk.key,
             )
 
+    def _read(self, chunk: Chunk) -> Iterator[list[Sample]]:
+        """Yield a chunk's batches; what is wrong with its data becomes the error of its shard alone."""
+        try:
+            yield from self._batches(chunk)
+        except ChunkError:
+            raise
+        except (DataError, ObjectNotFoundError, ObjectReplacedError) as error:
+            raise ChunkError(
+                f"{error}" if chunk.key in str(error) else f"{chunk.key}: {error}",
+                hint=error.hint or "Write the dataset again, or put the chunk back.",
+                **{**error.detail, "key": self._source.prefix + chunk.key},
+            ) from error
+
     def _batches(self, chunk: Chunk) -> Iterator[list[Sample]]:
         """Yield a chunk's samples in order, `batch_size` at a time; the last batch may be shorter."""
         left = chunk.num_samples if chunk.key in self._source.cut else None
@@ -251,8 +270,10 @@ class ShardProcessor:
         store, key = self._source.store, self._source.prefix + chunk.key
         stored = store.head(key)
         if chunk.num_bytes is not None and stored.size_bytes != chunk.num_bytes:
-            raise DataError(
-                f"{key}: {stored.size_bytes} bytes, the manifest says {chunk.num_bytes}", key=key
+            raise ChunkError(
+                f"{key}: {stored.size_bytes} bytes, the manifest says {chunk.num_bytes}",
+                hint="Write the dataset again, or put the chunk back; then the same command goes on.",
+                key=key,
             )
         info = msgspec.structs.replace(stored, crc32c=chunk.crc32c or stored.crc32c)
         return StoredRecords(key, store, [info], SourceOptions(), self._source.folder_columns)

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from resource_manager.process_command import _workers
+from tests.scripts.test_process_attempts import crashed
+from tools_utilities.scripts.process_shards import ProcessOptions
 from tools_utilities.scripts.quark_cli import run_program
 from tools_utilities.scripts.shard_manager import ShardManager
 
@@ -150,6 +153,31 @@ def test_device_limit_and_groups_are_used(project, capsys):
     assert {row["device"] for row in results_of(project / "one")} == {"cpu"}
     assert plain[0] == 2
     assert "takes no device" in plain[1]["error"]
+
+
+def test_how_often_workers_may_die_on_a_shard_is_a_setting(project, capsys):
+    say(capsys, "shard ./tasks.jsonl into 2 shards to ./sharded")
+    crashed(project / "sharded", 1, crashes=0, gen=1)
+    sentence = "process ./sharded with sentence_code:same"
+
+    given_up, printed = say(capsys, f"{sentence} max_attempts=1")
+    status = say(capsys, "shard status of ./sharded")[1]
+    tried_again, summary = say(capsys, f"{sentence} max_attempts=2")
+
+    assert given_up == 1
+    assert "1 workers in a row ended" in printed["error"]
+    assert (status["completed"], status["available"]) == (1, 1)
+    assert (tried_again, summary["shards"]) == (0, [1])
+    refused, printed = say(capsys, f"{sentence} max_attempts=0")
+    assert refused == 2
+    assert "max_attempts" in printed["error"]
+
+
+def test_the_limit_reaches_worker_processes():
+    options = ProcessOptions(max_attempts=7)
+    (worker, _) = _workers("d", None, {"function": "m:f", "workers": 2}, options)
+    at = worker.arguments.index("--max_attempts")
+    assert worker.arguments[at + 1] == "7"
 
 
 def test_status_may_be_followed_until_all_is_done(project, capsys):

@@ -14,7 +14,10 @@ import numpy as np
 import pytest
 
 from tests.scripts.test_shard_manager import make_dataset
-from tools_utilities.errors import DataError, UsageError
+from tools_utilities.errors import AccessError, UsageError
+from tools_utilities.object_store import StoreSpec, open_store
+from tools_utilities.object_stores import memory
+from tools_utilities.object_stores.memory import MemoryStore
 from tools_utilities.scripts.process_shards import ProcessOptions, main, process_shards
 from tools_utilities.scripts.shard_manager import ShardManager
 
@@ -155,12 +158,79 @@ def test_too_few_results_are_an_error_not_a_shorter_output(dataset):
     assert "for" in summary.failed[0]
 
 
-def test_a_damaged_chunk_is_never_worked(dataset):
-    path = next(dataset.glob("shard_000/chunk_0000*"))
+def shorten(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
-    with pytest.raises(DataError, match="the manifest says"):
-        process_shards(str(dataset), double)
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def miscount(path: Path) -> None:
+    """Let the metadata tell another number of samples than the chunk holds."""
+    metadata = json.loads((path.parent / "metadata.json").read_text())
+    for name in ("num_tasks", "num_samples"):
+        if name in metadata["chunks"][0]:
+            metadata["chunks"][0][name] += 1
+    (path.parent / "metadata.json").write_text(json.dumps(metadata))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (shorten, "the manifest says"),
+        (flip, "chunk_0000"),
+        (Path.unlink, "chunk_0000"),
+        (miscount, "the manifest says"),
+    ],
+)
+def test_a_damaged_chunk_fails_its_shard_and_the_others_go_on(dataset, capsys, damage, said):
+    path = next(dataset.glob("shard_002/chunk_0000*"))
+    whole = {file: file.read_bytes() for file in (path, path.parent / "metadata.json")}
+    damage(path)
+    arguments = ["--dataset_dir", str(dataset), "--function", "user_code:double", "--json"]
+
+    code = main(arguments)
+
+    summary = json.loads(capsys.readouterr().out)
+    assert (code, summary["shards"]) == (1, [0, 1, 3, 4, 5, 6, 7])
+    assert list(summary["failed"]) == ["2"]
+    assert said in summary["failed"]["2"]
+    row = ShardManager(dataset).get_shard_status()["shards"][2]
+    assert (row["status"], row["attempts"], row["crashes"]) == ("available", 1, 0)
+    assert row["last_error"] == f"ChunkError: {summary['failed']['2']}"
+    assert not list(dataset.glob("out/shard_002/*/chunk_0000*"))
+    if damage is miscount:
+        return  # another count is another job
+    # Put back, the same command does what was left.
+    for file, data in whole.items():
+        file.write_bytes(data)
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["shards"] == [2]
+    assert sorted(row["id"] for row in committed(dataset)) == list(range(100))
+
+
+def test_a_store_that_refuses_the_reader_ends_it(dataset, monkeypatch):
+    """What is wrong with every shard alike is no damage of one."""
+    store = open_store(StoreSpec(uri=f"file://{dataset}"))
+    refusing = RefusingReads(StoreSpec(uri="memory://refusing-reads"))
+    for info in store.list(""):
+        refusing.put(info.key, b"".join(store.get(info.key)))
+    monkeypatch.setitem(memory._STORES, "memory://refusing-reads", refusing)
+
+    with pytest.raises(AccessError, match="403"):
+        process_shards("memory://refusing-reads", double)
+
+
+class RefusingReads(MemoryStore):
+    """Lets nobody read the data."""
+
+    def get(self, key, *, start=0, end=None, if_etag=None):
+        if "/chunk_" in key:
+            raise AccessError(f"{key}: 403")
+        return super().get(key, start=start, end=end, if_etag=if_etag)
 
 
 @pytest.mark.slow

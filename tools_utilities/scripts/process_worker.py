@@ -1,7 +1,8 @@
 """The loop of one machine that processes shards: claim, work, complete, until nothing is left.
 
-What goes wrong with one shard does not end the loop: a function that fails leaves its shard to others, a
-store in passing trouble has it tried again, a shard that kills its workers is left alone after some.
+What goes wrong with one shard does not end the loop: a function that fails, or a chunk that is damaged or
+gone, leaves its shard to others; a store in passing trouble has it tried again; a shard that kills its
+workers is left alone after some.
 """
 
 import time
@@ -12,7 +13,14 @@ import msgspec
 
 from tools_utilities.batch_work import FunctionError, Work
 from tools_utilities.claim_record import ClaimRecord
-from tools_utilities.errors import ClaimError, RunStoppedError, ShardCrashError, StoreError
+from tools_utilities.errors import (
+    AccessError,
+    ChunkError,
+    ClaimError,
+    RunStoppedError,
+    ShardCrashError,
+    StoreError,
+)
 from tools_utilities.manifest import Shard
 from tools_utilities.object_store import ObjectStore
 from tools_utilities.prepared_types import prepared
@@ -37,7 +45,7 @@ class ProcessSummary(msgspec.Struct, frozen=True, kw_only=True):
     lost: tuple[int, ...]
     """Shards that another worker took from it; their output here is never seen."""
     failed: dict[int, str]
-    """Shard → why the function failed on it."""
+    """Shard → why it failed here: the function's error, its damaged chunk, or its crashes."""
     num_bad: int = 0
     """Samples left out by `on_bad=skip`."""
 
@@ -79,7 +87,7 @@ class ProcessWorker:
             still_open = len(open_shards) + len(self._failed)
             self._progress.shards(ShardCount(total - still_open, total))
             if claim is not None:
-                self._work_shard(by_id[claim.shard_id], claim)
+                self._work_shard_or_fail(by_id[claim.shard_id], claim)
             elif not open_shards:
                 return self._summary()
             else:
@@ -97,6 +105,21 @@ class ProcessWorker:
             failed=self._failed,
             num_bad=sum(output.num_bad for output in outputs),
         )
+
+    def _work_shard_or_fail(self, shard: Shard, claim: ShardClaim) -> None:
+        """Work a shard; credentials that end in mid-work fail the job with 1, as they do a run.
+
+        Raises:
+            StoreError: they have ended since; the claim is given back.
+            AccessError: the first samples could not be had: exit code 4 is for a start.
+        """
+        try:
+            self._work_shard(shard, claim)
+        except AccessError as error:
+            if not self._progress.num_samples:
+                raise
+            detail = {**error.detail, "cause": AccessError.exit_code}
+            raise StoreError(str(error), hint=error.hint, **detail) from error
 
     def _work_shard(self, shard: Shard, claim: ShardClaim) -> None:
         hold = self._manager.hold(claim)
@@ -132,7 +155,7 @@ class ProcessWorker:
                 self._report(f"shard {claim.shard_id}: its lease ran out; given back")
             else:
                 raise
-        except (FunctionError, ShardCrashError) as error:
+        except (FunctionError, ChunkError, ShardCrashError) as error:
             self._failed[claim.shard_id] = str(error)
             self._manager.show(claim.shard_id, hold.record)
             self._report(f"shard {claim.shard_id}: {error}")
@@ -178,6 +201,6 @@ class ProcessWorker:
             f"{stuck.claims} workers in a row ended without a word in {stuck.chunk}: "
             "out of memory, a crash in the function, or killed",
             hint="Correct the function or the sample; then reset the shard "
-            f"(`reset shard {shard.shard_id} in …`), or raise --max_attempts.",
+            f"(`reset shard {shard.shard_id} in …`), or raise max_attempts.",
             key=stuck.chunk,
         )
