@@ -37,6 +37,7 @@ SAID_BY_SLOT = {
     "init_from": "the sentence, or the last checkpoint when finetuning",
     "evaluate_only": "the verb: evaluate measures, the others train",
     "from_step": "the sentence of a resume",
+    "counts_dir": "`counts` below the cache folder (cache_dir)",
     "schema": "this version of Quark: how the file is written",
 }
 """Job fields that a slot or the program decides, in words."""

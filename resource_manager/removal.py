@@ -7,7 +7,13 @@ from typing import Any
 
 from resource_manager.job_making import out_dir_of
 from resource_manager.runs import RunInfo, find_run, newest_run
-from tools_utilities.cache_cleaning import cache_contents, clean_cache, leftovers
+from tools_utilities.cache_cleaning import (
+    CacheContents,
+    Cleaned,
+    cache_contents,
+    clean_cache,
+    leftovers,
+)
 from tools_utilities.console import Console
 from tools_utilities.errors import InputNeededError, UsageError
 from tools_utilities.run_words import said_run
@@ -71,32 +77,40 @@ def clean_command(
     if folder is None:
         raise UsageError("no cache folder is configured", hint="Name one: cache_dir=FOLDER.")
     contents = cache_contents(folder)
-    if not contents.num_files and not leftovers(folder):
-        data = {"schema": 1, "folder": contents.folder, "files": 0, "bytes": 0, "in_use": 0}
+    if not contents.num_files and not contents.num_learned and not leftovers(folder):
+        data = {
+            "schema": 1, "folder": contents.folder, "files": 0, "bytes": 0, "in_use": 0, "learned": 0,
+        }  # fmt: skip
         console.result([f"nothing is cached in {contents.folder}"], data)
         return 0
-    what = f"{contents.num_files} cached objects, {human_bytes(contents.num_bytes)}"
+    what = _cached(contents)
     facts = pairs([("folder", contents.folder), ("removes", what)], width=console.note_width)
     question = f"Remove {what}?"
     if plan_only:
         data = {
             "schema": 1, "folder": contents.folder, "files": contents.num_files,
-            "bytes": contents.num_bytes, "plan": True,
+            "bytes": contents.num_bytes, "learned": contents.num_learned, "plan": True,
         }  # fmt: skip
         console.result([*facts, f"would remove {what}"], data)
         return 0
     if not _agreed(console, facts, f"remove {what} from {contents.folder}", question):
         return UsageError.exit_code
     cleaned = clean_cache(folder)
-    lines = [f"removed {cleaned.num_files} cached objects, {human_bytes(cleaned.num_bytes)}"]
+    lines = [f"removed {_cached(cleaned)}"]
     if cleaned.num_in_use:
         lines.append(f"{cleaned.num_in_use} are being read and stay")
     data = {
         "schema": 1, "folder": contents.folder, "files": cleaned.num_files,
-        "bytes": cleaned.num_bytes, "in_use": cleaned.num_in_use,
+        "bytes": cleaned.num_bytes, "in_use": cleaned.num_in_use, "learned": cleaned.num_learned,
     }  # fmt: skip
     console.result(lines, data)
     return 0
+
+
+def _cached(found: CacheContents | Cleaned) -> str:
+    objects = f"{found.num_files} cached objects, {human_bytes(found.num_bytes)}"
+    learned = found.num_learned
+    return f"{objects}, and {learned} files of counts" if learned else objects
 
 
 def _run_facts(info: RunInfo, what: str) -> list[Line]:

@@ -1,16 +1,17 @@
-"""What a cache folder holds, and its removal: only files the cache made, known by their names.
+"""What a cache folder holds, and its removal: only files that Quark made, known by their names.
 
-A file that somebody reads stays; so does everything whose name is not one of the cache's own, the
+What was learned of datasets (counts, listings) goes with it: losing it costs a recount. A file that somebody reads stays; so does everything whose name is not one of the cache's own, the
 folders and the count.
 """
 
 import contextlib
 import os
+import re
 from pathlib import Path
 
 import msgspec
 
-from tools_utilities.cache_folder import SharedModes
+from tools_utilities.cache_folder import COUNTS_FOLDER, SharedModes
 from tools_utilities.cache_ledger import (
     WORKING,
     CacheFile,
@@ -21,6 +22,12 @@ from tools_utilities.cache_ledger import (
 )
 from tools_utilities.file_locks import HeldFile
 
+_ID = "[0-9a-f]{32}"
+_LEARNED = re.compile(
+    rf"({_ID}-{_ID}(\.counts|-[0-9a-f]{{16}}\.labels)|{_ID}\.listing)"
+    rf"|\.{_ID}(-{_ID})?(-[0-9a-f]{{16}})?\.(counts|labels|listing)\.\d+\.tmp"
+)
+
 
 class CacheContents(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to remove."""
@@ -29,6 +36,8 @@ class CacheContents(msgspec.Struct, frozen=True, kw_only=True):
     """The one that holds the cache's files, absolute."""
     num_files: int
     num_bytes: int
+    num_learned: int = 0
+    """Files of counts and listings."""
 
 
 class Cleaned(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +47,8 @@ class Cleaned(msgspec.Struct, frozen=True, kw_only=True):
     num_bytes: int
     num_in_use: int
     """Files that a process reads; they stay."""
+    num_learned: int = 0
+    """Files of counts and listings."""
 
 
 def cache_contents(folder: Path) -> CacheContents:
@@ -48,6 +59,7 @@ def cache_contents(folder: Path) -> CacheContents:
         folder=str(layout.root),
         num_files=len(files),
         num_bytes=sum(file.evictable.num_bytes for file in files),
+        num_learned=len(_learned(folder)),
     )
 
 
@@ -66,15 +78,18 @@ def leftovers(folder: Path) -> list[tuple[Path, int]]:
 
 
 def clean_cache(folder: Path) -> Cleaned:
-    """Remove every cached object that nobody reads; what dead downloads left goes too.
+    """Remove every cached object that nobody reads, what dead downloads left, and what was learned.
 
     Raises:
         TimeoutError: another process kept the cache's count locked.
         OSError: the folder may not be changed.
     """
     layout = CacheLayout(folder)
+    learned = _learned(folder)
+    for path in learned:
+        path.unlink(missing_ok=True)
     if not layout.objects.is_dir():
-        return Cleaned(num_files=0, num_bytes=0, num_in_use=0)
+        return Cleaned(num_files=0, num_bytes=0, num_in_use=0, num_learned=len(learned))
     num_files = num_bytes = num_in_use = 0
     with locked_ledger(layout, SharedModes(folder)) as ledger:
         for file in ledger.recount():
@@ -84,7 +99,20 @@ def clean_cache(folder: Path) -> Cleaned:
             num_files += 1
             num_bytes += file.evictable.num_bytes
             ledger.add(-file.evictable.num_bytes)
-    return Cleaned(num_files=num_files, num_bytes=num_bytes, num_in_use=num_in_use)
+    return Cleaned(
+        num_files=num_files,
+        num_bytes=num_bytes,
+        num_in_use=num_in_use,
+        num_learned=len(learned),
+    )
+
+
+def _learned(folder: Path) -> list[Path]:
+    """Return the files of counts, of classes and of listings."""
+    place = folder / COUNTS_FOLDER
+    if place.is_symlink() or not place.is_dir():
+        return []
+    return sorted(path for path, _ in own_files(place, _LEARNED))
 
 
 def _remove(file: CacheFile) -> bool:

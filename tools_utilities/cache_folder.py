@@ -7,6 +7,8 @@ from pathlib import Path
 from tools_utilities.errors import CacheError
 
 DEFAULT_CACHE_DIR = "~/.cache/quark_stream"
+COUNTS_FOLDER = "counts"
+"""Below a cache folder: what was learned of datasets, local ones too."""
 
 
 def cache_folder(cache_dir: str) -> Path:

@@ -92,6 +92,7 @@ class TokenSource:
             cache_bytes=job.cache_bytes,
             cache_policy=job.cache_policy,
             concurrency=job.fetch_concurrency,
+            counts_dir=job.counts_dir,
         )
         self.options = ReadOptions(allow_nan=job.allow_nan, strict=job.strict, seq_len=job.seq_len)
         self.view, self.about = self._choose_view(tokenizer)

@@ -60,6 +60,8 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     cache_dir: str | None = None
     """None: stream without a cache."""
+    counts_dir: str | None = None
+    """Where the counts of the data are kept, of local data too; None: in the cache folder, if any."""
     cache_bytes: int = 20_000_000_000
     cache_policy: str = "next_use"
     prefetch: int | None = None

@@ -126,6 +126,25 @@ def test_the_cache_is_shown_then_removed_and_other_files_stay(project, tmp_path)
     cache.close()
 
 
+def test_what_was_learned_of_datasets_goes_with_the_cache(project, tmp_path):
+    counts = tmp_path / "cache/counts"
+    counts.mkdir(parents=True)
+    name = "0" * 32
+    ours = [f"{name}-{name}.counts", f"{name}.listing", f"{name}-{name}-{name[:16]}.labels"]
+    for file in (*ours, "mine.counts"):
+        (counts / file).write_bytes(b"x")
+    manager, out, _ = at_terminal(project, "", yes=True, json=True)
+    assert manager.clean_cache(Said(cache_dir=str(tmp_path / "cache"), plan_only=True)) == 0
+    assert json.loads(out.getvalue())["learned"] == 3
+    manager, out, _ = at_terminal(project, "y\n")
+    assert manager.clean_cache(Said(cache_dir=str(tmp_path / "cache"))) == 0
+    assert "removed 0 cached objects, 0 B, and 3 files of counts" in out.getvalue()
+    assert [path.name for path in counts.iterdir()] == ["mine.counts"]
+    manager, out, _ = at_terminal(project, "")
+    assert manager.clean_cache(Said(cache_dir=str(tmp_path / "cache"))) == 0
+    assert "nothing is cached" in out.getvalue()
+
+
 def test_what_is_being_read_stays(project, tmp_path):
     folder = tmp_path / "cache"
     cache = fill(folder)

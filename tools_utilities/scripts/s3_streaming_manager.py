@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from tools_utilities.cache_folder import cache_folder, check_folder, is_default
+from tools_utilities.cache_folder import COUNTS_FOLDER, cache_folder, check_folder, is_default
 from tools_utilities.cached_bytes import ShardFile
 from tools_utilities.disk_cache import DiskCache
 from tools_utilities.disk_space import is_no_room
@@ -60,6 +60,8 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     memory_bytes: int = _MEMORY_BYTES
     """Whole objects held in memory where there is no cache."""
     limits: FetchLimits = FetchLimits()
+    counts_dir: str | None = None
+    """Where what is learned of the data is kept; None: below the cache folder, if there is one."""
 
 
 class StreamingManager:
@@ -169,6 +171,14 @@ class StreamingManager:
         """The cache folder, which need not exist yet; None: there is none."""
         folder = self.options.cache_dir
         return None if folder is None else cache_folder(folder)
+
+    @property
+    def counts_dir(self) -> Path | None:
+        """The folder of what is learned of datasets, which need not exist yet; None: there is none."""
+        if self.options.counts_dir is not None:
+            return cache_folder(self.options.counts_dir)
+        folder = self.cache_dir
+        return None if folder is None else folder / COUNTS_FOLDER
 
     # Reading.
 

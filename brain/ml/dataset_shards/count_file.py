@@ -4,23 +4,24 @@ Files are named by fingerprints: data that changed has other names. Written whol
 renamed; losing one costs a recount. A folder that cannot be written is a debug line, not an error.
 """
 
+import contextlib
 import logging
 import os
 import zlib
 from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from brain.ml.dataset_shards.shuffle_order import Indices
+from tools_utilities.cache_folder import COUNTS_FOLDER, SharedModes
 from tools_utilities.prepared_types import prepared
 
 logger = logging.getLogger(__name__)
 
-FOLDER = "counts"
-"""Below the cache folder."""
 _MAGIC = b"quark-counts-1\n"
 LISTING_OBJECTS = 200_000
 """Longer listings are not kept: they only serve to say what changed."""
@@ -35,6 +36,21 @@ class ListedObject(msgspec.Struct, frozen=True, array_like=True):
     size_bytes: int
     token: str
     """Its version: checksum or etag."""
+
+
+def counts_folder(manager: Any, data_folder: str) -> Path | None:
+    """Return where the counts of a manager's data are kept; None: nowhere.
+
+    Never in the folder of the data itself: what lies there is somebody's, and is listed.
+    """
+    folder = getattr(manager, "counts_dir", None)
+    if folder is None and (cache := getattr(manager, "cache_dir", None)) is not None:
+        folder = Path(cache) / COUNTS_FOLDER
+    scheme, _, root = manager.store.spec.uri.partition("://")
+    if folder is None or scheme != "file":
+        return folder
+    inside = folder.resolve().is_relative_to((Path(root) / data_folder).resolve())
+    return None if inside else folder
 
 
 class CountFile:
@@ -104,8 +120,22 @@ def write_whole(path: Path, data: bytes) -> None:
     """Write a file that is there whole or not at all; quietly does nothing where it cannot."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(data)
+        modes = _make_folder(path.parent)
+        with temporary.open("wb") as file:
+            modes.apply(file.fileno())
+            file.write(data)
         temporary.replace(path)
     except OSError as error:
         logger.debug("%s is not kept: %s", path, error)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _make_folder(folder: Path) -> SharedModes:
+    """Make a folder as open as the cache folder above it, which is private when it is new."""
+    cache = folder.parent
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    cache.mkdir(mode=0o700, exist_ok=True)
+    modes = SharedModes(cache)
+    modes.make_folder(folder)
+    return modes

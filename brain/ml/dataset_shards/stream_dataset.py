@@ -9,12 +9,12 @@ state is exact with worker processes too.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.context import get_spawning_popen
-from pathlib import Path
 from typing import Any, Self, cast
 
 from torch.utils.data import IterableDataset, get_worker_info
 
 from brain.ml.dataset_shards.bookmark import Bookmark
+from brain.ml.dataset_shards.count_file import counts_folder
 from brain.ml.dataset_shards.counting import agree, count_together
 from brain.ml.dataset_shards.epoch_plan import EpochPlan, EpochStart
 from brain.ml.dataset_shards.place import Place, can_exchange, find_place, warn_of_workers
@@ -268,8 +268,7 @@ class StreamDataset(IterableDataset[Any]):
 
     def _list(self, request: IndexRequest) -> StreamIndex:
         manager = cast("Any", self._manager)  # a stream without one has its index already
-        cache = getattr(manager, "cache_dir", None)
-        counts = None if cache is None else Path(cache) / "counts"
+        counts = counts_folder(manager, request.folder)
         return index_store(manager.store, manager.read_range, request, counts)
 
     @property
