@@ -63,6 +63,7 @@ class Source(Protocol):
         """Yield blocks whose first record is number `start`; `position` finds it without reading on.
 
         `position` is a block's own, with `index` raised by the records already taken from it.
+        Records read before an error are handed out before it is raised: it is told with their number.
         """
         ...
 

@@ -7,7 +7,7 @@ one position, and gives the bytes of an undisturbed run. Memory is a source bloc
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from itertools import accumulate
@@ -19,7 +19,7 @@ import msgspec
 from tools_utilities.arrow_files import lean_memory
 from tools_utilities.chunk_writer import WrittenChunk
 from tools_utilities.chunk_writers import ChunkWriters, GrowingChunk
-from tools_utilities.errors import UsageError
+from tools_utilities.errors import QuarkError, UsageError
 from tools_utilities.holdout_split import HoldoutSplit
 from tools_utilities.json_records import encode_line
 from tools_utilities.manifest import Chunk
@@ -227,7 +227,7 @@ class ShardingRun:
         last: Mapping[str, int] = {}
         if self._enough(number):
             return
-        for block in self._source.blocks(number, position):
+        for block in self._blocks(number, position):
             self._schema = self._schema or schema_of(block.records)
             taken = 0
             while taken < len(block.records) and not self._enough(number):
@@ -249,6 +249,18 @@ class ShardingRun:
                 break
         if self._writers:
             self._close_round(number, last)
+
+    def _blocks(self, number: int, position: Mapping[str, int] | None) -> Iterator[SourceBlock]:
+        """Yield the source's blocks; an error that is not ours is told with the sample it came at."""
+        try:
+            for block in self._source.blocks(number, position):
+                yield block
+                number = block.first + len(block.records)
+        except QuarkError:
+            raise  # names its place itself
+        except Exception as error:
+            error.add_note(f"{self._source.uri}: at sample {number}")
+            raise
 
     def _enough(self, number: int) -> bool:
         return self._plan.max_samples is not None and number >= self._plan.max_samples

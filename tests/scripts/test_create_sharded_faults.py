@@ -48,14 +48,19 @@ class Generated:
 
     def blocks(self, start: int, position: Mapping[str, int] | None) -> Iterator[SourceBlock]:
         for first in range(start, 2_000, 100):
-            records = []
+            records: list[dict[str, Any]] = []
+            failed = None
             for number in range(first, first + 100):
                 try:
                     records.append(self.sample(number))
                 except ValueError as error:
-                    error.add_note(f"sample {number}")
-                    raise
-            yield SourceBlock(first=first, records=records, sizes=[80] * 100, position={"index": 0})
+                    failed = error
+                    break
+            sizes = [80] * len(records)
+            if records:
+                yield SourceBlock(first=first, records=records, sizes=sizes, position={"index": 0})
+            if failed is not None:
+                raise failed
 
 
 B44 = ShardingPlan(layout="flat", samples_per_shard=1000, name="shard", format="parquet")
@@ -70,9 +75,9 @@ def test_b44_an_error_of_the_source_is_told_as_it_is_and_publishes_nothing_parti
     output = OutputOptions(state_dir=tmp_path / "state")
 
     with pytest.raises(ValueError, match="boom 500") as caught:
-        create_sharded_dataset(Generated(fails_at=1500), "memory://b44/d", B44, output=output)
+        create_sharded_dataset(Generated(fails_at=1537), "memory://b44/d", B44, output=output)
 
-    assert caught.value.__notes__ == ["sample 1500"]
+    assert caught.value.__notes__ == ["generated: at sample 1537"]
     assert [info.key for info in store.list("d/")] == [
         "d/shard-00000.parquet",
         "d/shard-00001.parquet",
@@ -87,6 +92,56 @@ def test_b44_an_error_of_the_source_is_told_as_it_is_and_publishes_nothing_parti
     for name in ("shard-00000.parquet", "shard-00001.parquet", "manifest.json"):
         written = b"".join(store.get(f"d/{name}"))
         assert written == (tmp_path / "whole" / name).read_bytes()
+
+
+TERMINATED = """
+import os, signal, sys, time
+from pathlib import Path
+from tests.scripts.test_create_sharded_faults import B44, Generated
+from tools_utilities.dataset_creation import OutputOptions
+from tools_utilities.errors import QuarkError
+from tools_utilities.scripts.create_sharded_dataset import create_sharded_dataset, stopping_cleanly
+
+class Terminated(Generated):
+    def sample(self, number):
+        if number == 1500:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(30)
+        return super().sample(number)
+
+output = OutputOptions(endpoint_url=sys.argv[2], state_dir=Path(sys.argv[3]))
+try:
+    with stopping_cleanly():
+        create_sharded_dataset(Terminated(), sys.argv[1], B44, output=output)
+except QuarkError as error:
+    sys.exit(error.exit_code)
+"""
+
+
+@pytest.mark.slow
+def test_b44_sigterm_at_that_sample_publishes_nothing_partial_either(tmp_path, weed):
+    store, client, bucket = weed
+    place, endpoint, state = f"s3://{bucket}/d", store.spec.endpoint_url, tmp_path / "state"
+    old = store.put("d/shard-00001.parquet", b"older").etag
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+
+    ended = subprocess.run(
+        [sys.executable, "-c", TERMINATED, place, endpoint, str(state)],
+        env=environment,
+        check=False,
+    )
+
+    assert ended.returncode == 143
+    assert store.head("d/shard-00001.parquet").etag == old
+    assert not unfinished(client, bucket)
+    first = b"".join(store.get("d/shard-00000.parquet"))
+    create_sharded_dataset(
+        Generated(), place, B44, output=OutputOptions(endpoint_url=endpoint, state_dir=state)
+    )
+    create_sharded_dataset(Generated(), str(tmp_path / "whole"), B44)
+    assert first == (tmp_path / "whole/shard-00000.parquet").read_bytes()
+    for name in ("shard-00000.parquet", "shard-00001.parquet", "manifest.json"):
+        assert b"".join(store.get(f"d/{name}")) == (tmp_path / "whole" / name).read_bytes()
 
 
 def chunk_of(path: Path, num_bytes: int) -> WrittenChunk:

@@ -13,11 +13,12 @@ import pytest
 
 from tests.scripts.test_create_sharded_dataset import digest, samples_of, write_tasks
 from tools_utilities.dataset_creation import OutputOptions
-from tools_utilities.errors import DataError, StoreError, UsageError
+from tools_utilities.errors import DataError, ObjectNotFoundError, StoreError, UsageError
 from tools_utilities.manifest import load_manifest
 from tools_utilities.object_store import StoreSpec, open_store
 from tools_utilities.object_stores.memory import STORE_SCHEME, MemoryStore
 from tools_utilities.sample_source import SourceOptions, open_source, open_sources
+from tools_utilities.sample_sources.huggingface import HuggingFaceRecords
 from tools_utilities.scripts.create_sharded_dataset import create_sharded_dataset, main
 from tools_utilities.sharded_dataset import ShardingPlan
 
@@ -120,7 +121,12 @@ class RefusingStore(MemoryStore):
 
     refusing = True
 
+    def __init__(self, spec: StoreSpec) -> None:
+        super().__init__(spec)
+        self.written: list[str] = []
+
     def put(self, key, data):
+        self.written.append(key)
         if self.refusing and key.endswith("shard_002/chunk_0000.jsonl"):
             raise StoreError(f"{key}: 500", status=500, transient=True)
         return super().put(key, data)
@@ -139,22 +145,35 @@ def refusing(monkeypatch):
 
 def test_b43_no_index_without_its_data_and_a_second_run_completes_it(tmp_path, refusing):
     source = write_tasks(tmp_path / "tasks.jsonl", 100)
-    plan = ShardingPlan(num_shards=8)
-    with pytest.raises(StoreError, match="500"):
+    output = OutputOptions(state_dir=tmp_path / "s")
+
+    def make() -> None:
         create_sharded_dataset(
-            str(source), "memory://refusing/d", plan, output=OutputOptions(state_dir=tmp_path / "s")
+            str(source), "memory://refusing/d", ShardingPlan(num_shards=8), output=output
         )
-    keys = [info.key for info in refusing.list("")]
-    assert not any(key.endswith("metadata.json") for key in keys)
+
+    with pytest.raises(StoreError, match="500") as caught:
+        make()
+    assert caught.value.exit_code != 0
+    with pytest.raises(ObjectNotFoundError):
+        refusing.head("d/master_metadata.json")
+    there = {info.key for info in refusing.list("")}
+    assert not any(key.endswith("metadata.json") for key in there)
 
     refusing.refusing = False
-    create_sharded_dataset(
-        str(source), "memory://refusing/d", plan, output=OutputOptions(state_dir=tmp_path / "s")
-    )
+    refusing.written.clear()
+    make()
 
+    # Only what was missing, and the index after everything else.
+    chunks = {f"d/shard_{number:03d}/chunk_0000.jsonl" for number in range(8)}
+    written = refusing.written
+    assert {key for key in written if "/chunk_" in key} == chunks - there
+    assert len(written) == len(set(written))
+    assert written[-1] == "d/master_metadata.json"
     manifest = load_manifest(refusing, "d/")
     assert manifest is not None
     assert [shard.num_samples for shard in manifest.shards] == [13] * 4 + [12] * 4
+    assert manifest.num_samples == 100
     for key, chunk in manifest.chunks.items():
         data = b"".join(refusing.get(key))
         assert (len(data), hashlib.sha256(data).hexdigest()) == (chunk.num_bytes, chunk.sha256)
@@ -177,6 +196,40 @@ def test_b44_an_error_while_writing_publishes_nothing_and_keeps_its_cause(tmp_pa
     again = tmp_path / "again"
     create_sharded_dataset(str(source), str(again), plan)
     assert digest(whole) == digest(again)
+
+
+class FailingRows:
+    """An iterable dataset, as `datasets` has them, that fails at one of its rows."""
+
+    def __init__(self, fails_at: int, first: int = 0) -> None:
+        self.fails_at, self.first = fails_at, first
+
+    def skip(self, count: int) -> "FailingRows":
+        return FailingRows(self.fails_at, count)
+
+    def __iter__(self):
+        for number in range(self.first, 3000):
+            if number == self.fails_at:
+                raise ValueError("boom 500")
+            yield {"id": number}
+
+
+@pytest.mark.parametrize("fails_at", [0, 1024, 1500])
+def test_b44_a_dataset_of_the_hub_that_fails_is_told_with_its_sample(tmp_path, fails_at):
+    source = HuggingFaceRecords("hf://failing", FailingRows(fails_at), "1")
+
+    with pytest.raises(ValueError, match="boom 500") as caught:
+        create_sharded_dataset(source, str(tmp_path / "out"), ShardingPlan(num_shards=2))
+
+    assert caught.value.__notes__ == [f"hf://failing: at sample {fails_at}"]
+    assert not list(tmp_path.glob("out/*.json"))
+    assert [
+        block.first for block in HuggingFaceRecords("", FailingRows(9999), "1").blocks(5, {})
+    ] == [
+        5,
+        1029,
+        2053,
+    ]
 
 
 MEASURED = """

@@ -69,8 +69,11 @@ class HuggingFaceRecords:
         """Yield blocks of 1,024 records; a resumed run skips to its place."""
         del position  # a stream has no other place than its number
         rows = iter(self._dataset.skip(start) if start else self._dataset)
-        number = start
-        while records := [dict(row) for row in itertools.islice(rows, BLOCK_RECORDS)]:
+        number, failed = start, None
+        while failed is None:
+            records, failed = _next_rows(rows)
+            if not records:
+                break
             yield SourceBlock(
                 first=number,
                 records=records,
@@ -78,6 +81,19 @@ class HuggingFaceRecords:
                 position={"index": 0},
             )
             number += len(records)
+        if failed is not None:
+            raise failed
+
+
+def _next_rows(rows: Iterator[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], Exception | None]:
+    """Return up to a block of rows, and the error that ended them early, if one did."""
+    records: list[dict[str, Any]] = []
+    try:
+        for row in itertools.islice(rows, BLOCK_RECORDS):
+            records.append(dict(row))  # noqa: PERF401 - what was read before an error is kept
+    except Exception as error:  # noqa: BLE001 - of the dataset's own code; raised again in its place
+        return records, error
+    return records, None
 
 
 def _size(record: Mapping[str, Any]) -> int:
