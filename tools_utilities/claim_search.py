@@ -5,7 +5,8 @@ to the next. Where it pays, one listing tells which records exist and which are 
 seen: a shard without a record comes first and is claimed by one put, one that somebody goes on holding
 costs nothing, and records that nobody has read here are read several at a time, last. A lost race
 moves the pass to a random place, so that workers that start together part at once; when such races have
-cost what a listing does, a new one shows what the others took meanwhile.
+cost what a listing does, a new one shows what the others took meanwhile. Which of the unread records are
+done, workers tell each other (`claim_notes.py`): requests a shard do not grow with their number.
 Done is final: a done shard is not looked at again (what an operator resets by force is found by the
 next process).
 """
@@ -16,6 +17,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
+from tools_utilities.claim_notes import DoneNotes
 from tools_utilities.errors import AccessError, StoreError
 from tools_utilities.manifest import Shard
 from tools_utilities.object_store import ObjectStore
@@ -56,6 +58,7 @@ class ShardSearch:
         before_claim: Callable[[int], None],
         jitter: Callable[[], float],
         now: Callable[[], float],
+        notes: DoneNotes,
     ) -> None:
         """Use `versions` for a listing; `before_claim` runs before each put that may claim."""
         self._all = shards
@@ -65,6 +68,11 @@ class ShardSearch:
         self._before_claim = before_claim
         self._jitter = jitter
         self._now = now
+        self._notes = notes
+        self._noted: set[int] = set()
+        """Shards that are done by the notes; nobody read their records here."""
+        self._num_batches = 0
+        """Of records read in this pass."""
         self._list_seconds = self._lost_seconds = 0.0
         self._fresh: deque[int] = deque()
         """Shards without a record, as the listing has it."""
@@ -87,20 +95,38 @@ class ShardSearch:
             found = self._walk(skip)
         return found
 
+    def is_done(self, shard_id: int) -> bool:
+        """Say whether the shard was done when it was last heard of; requests nothing."""
+        record = self._lease_of(shard_id).record
+        return shard_id in self._noted or (record is not None and record.state == "done")
+
+    def forget(self, shard_id: int) -> None:
+        """Take back that a shard is done: its operator has set it free."""
+        self._noted.discard(shard_id)
+
+    def look_at(self, leases: Sequence[ShardLease]) -> None:
+        """Read several records at once."""
+        with ThreadPoolExecutor(len(leases)) as pool:
+            list(pool.map(lambda lease: lease.look(), leases))
+
     def _begin(self) -> None:
         wanted = [shard_id for shard_id in self._shards if self._may_try(shard_id)]
         self._listed = None
         self._read.clear()
+        self._num_batches = 0
         if listing_pays(self._all, len(wanted)):
-            begun = self._now()
-            try:
-                self._listed = self._versions()
-                self._list_seconds, self._lost_seconds = self._now() - begun, 0.0
-            except (StoreError, AccessError) as error:
-                logger.warning("claim records are read one by one: %s", error)
+            self._list()
         self._fresh = deque(shard_id for shard_id in wanted if self._is_fresh(shard_id))
         fresh = set(self._fresh)
         self._left = deque(shard_id for shard_id in wanted if shard_id not in fresh)
+
+    def _list(self) -> None:
+        begun = self._now()
+        try:
+            self._listed = self._versions()
+            self._list_seconds, self._lost_seconds = self._now() - begun, 0.0
+        except (StoreError, AccessError) as error:
+            logger.warning("claim records are read one by one: %s", error)
 
     def _is_fresh(self, shard_id: int) -> bool:
         lease, listed = self._lease_of(shard_id), self._listed
@@ -114,7 +140,7 @@ class ShardSearch:
                 continue
             lease = self._lease_of(shard_id)
             # The put says if a record was made since the listing.
-            if not fresh and not self._looked(shard_id, lease):
+            if not fresh and not self._looked(shard_id, lease, skip):
                 continue
             begun = self._now()
             if self._claim(shard_id, lease):
@@ -128,23 +154,57 @@ class ShardSearch:
         return None
 
     def _may_try(self, shard_id: int) -> bool:
-        lease = self._lease_of(shard_id)
-        done = lease.record is not None and lease.record.state == "done"
-        return not done and lease.phase is not Phase.HOLD
+        return not self.is_done(shard_id) and self._lease_of(shard_id).phase is not Phase.HOLD
 
-    def _looked(self, shard_id: int, lease: ShardLease) -> bool:
-        """Read the record where the listing does not tell it; False when it is not to be had."""
+    def _looked(self, shard_id: int, lease: ShardLease, skip: Container[int]) -> bool:
+        """Read the record where nothing else tells it; False when it is not to be had."""
         if self._needs_look(shard_id):
-            unread = (number for number in self._left if self._needs_look(number))
-            waiting = list(islice(unread, FEW_SHARDS + 1))
+            if len(self._unread(skip)) > FEW_SHARDS and self._listed is not None:
+                self._hear_of_others([shard_id, *self._left])
+            if shard_id in self._noted:
+                return False
+            waiting = self._unread(skip)
             batch = [shard_id, *waiting[: LOOKS - 1]] if len(waiting) > FEW_SHARDS else [shard_id]
             if len(batch) == 1:
                 lease.look()
             else:
-                with ThreadPoolExecutor(len(batch)) as pool:
-                    list(pool.map(lambda number: self._lease_of(number).look(), batch))
+                self.look_at([self._lease_of(number) for number in batch])
             self._read.update(batch)
         return lease.claimable()
+
+    def _unread(self, skip: Container[int]) -> list[int]:
+        """Return the next shards of the pass, a few at most, whose records must be read."""
+        numbers = (number for number in self._left if number not in skip)
+        return list(islice(filter(self._needs_look, numbers), FEW_SHARDS + 1))
+
+    def _hear_of_others(self, left: Sequence[int]) -> None:
+        """Before the first, second, fourth, eighth … batch of a pass: hear what is done, and tell it."""
+        self._num_batches += 1
+        if self._num_batches & (self._num_batches - 1):
+            return
+        notes = self._notes.read()
+        if any(
+            self._version(number) != notes.get(number, self._version(number)) for number in left
+        ):
+            self._list()  # done since the listing
+        for number in left:
+            if number in notes and self._version(number) == notes[number]:
+                self._noted.add(number)
+        known = {
+            number: self._lease_of(number).version.etag
+            for number in self._shards
+            if number not in self._noted and self.is_done(number)
+        }
+        new = {
+            number: etag
+            for number, etag in known.items()
+            if etag is not None and notes.get(number) != etag
+        }
+        if len(new) >= FEW_SHARDS:
+            self._notes.add(new)
+
+    def _version(self, shard_id: int) -> str | None:
+        return self._listed.get(self._lease_of(shard_id).key) if self._listed else None
 
     def _needs_look(self, shard_id: int) -> bool:
         lease, listed = self._lease_of(shard_id), self._listed

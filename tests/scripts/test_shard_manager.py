@@ -11,6 +11,7 @@ import pytest
 
 from tools_utilities.errors import ClaimError, ConditionFailedError, UsageError
 from tools_utilities.object_store import ObjectStore, StoreSpec, open_store
+from tools_utilities.object_stores import memory
 from tools_utilities.object_stores.memory import MemoryStore
 from tools_utilities.scripts.create_sharded_dataset import create_sharded_dataset
 from tools_utilities.scripts.shard_manager import ShardManager, main
@@ -148,7 +149,7 @@ def test_empty_shards_are_never_handed_out(tmp_path):
 
     claimed = [claim.shard_id for _ in range(8) if (claim := manager.claim_shard())]
 
-    assert claimed == [0, 1, 2, 3, 4]
+    assert (claimed, manager.manifest.num_samples) == ([0, 1, 2, 3, 4], 5)
     status = manager.get_shard_status()
     assert (status["in_use"], status["completed"], status["available"]) == (5, 3, 0)
 
@@ -374,13 +375,17 @@ def copied(dataset: Path, store: ObjectStore) -> ObjectStore:
 
 
 @pytest.mark.parametrize("kind", [YesStore, CreateOnlyStore])
-def test_b40_a_store_that_ignores_conditions_is_refused_at_start(dataset, kind):
+def test_b40_a_store_that_ignores_conditions_is_refused_at_start(
+    dataset, kind, monkeypatch, capsys
+):
     store = copied(dataset, kind(StoreSpec(uri="memory://yes")))
-    manager = manager_of(dataset, "a", store=store)
+    monkeypatch.setitem(memory._STORES, "memory://yes", store)
 
     with pytest.raises(UsageError, match="cannot hold claims"):
-        manager.claim_shard()
+        manager_of(dataset, "a", store=store).claim_shard()
+    assert main(["--dataset_dir", "memory://yes", "--action", "claim"]) == 1
 
+    assert "cannot hold claims" in capsys.readouterr().err
     keys = [info.key for info in store.list("")]
     assert not any("claim.json" in key or "probe" in key for key in keys)
 

@@ -19,6 +19,7 @@ from uuid import uuid4
 import msgspec
 
 from tools_utilities.claim_display import ShardDisplay
+from tools_utilities.claim_notes import DoneNotes
 from tools_utilities.claim_probe import probe_conditions
 from tools_utilities.claim_record import ClaimRecord, new_owner
 from tools_utilities.claim_search import ShardSearch, claim_versions
@@ -86,6 +87,8 @@ class ShardManager:
         self._clock = clock or Clock()
         self._wall_clock = wall_clock
         self._leases: dict[int, ShardLease] = {}
+        self._in_hold: dict[int, ShardLease] = {}
+        """Given to a `hold`, whose thread uses it until it is done."""
         self._manifest: Manifest | None = None
         self._search: ShardSearch | None = None
         self._display = ShardDisplay(
@@ -177,13 +180,15 @@ class ShardManager:
                 before_claim=self._display.prepare,
                 jitter=self._clock.jitter,
                 now=self._clock.now,
+                notes=DoneNotes(self.store, self._prefix),
             )
         return self._search
 
     def open_shards(self, skip: Container[int] = ()) -> list[int]:
         """Return the shards with work in them that were not done when last looked at."""
         found = (shard.shard_id for shard in self.manifest.shards if shard.num_samples > 0)
-        return [number for number in found if number not in skip and not self._is_done(number)]
+        is_done = self._searching().is_done
+        return [number for number in found if number not in skip and not is_done(number)]
 
     def mark_completed(
         self,
@@ -229,6 +234,7 @@ class ShardManager:
         if lease is None or lease.phase is not Phase.HOLD:
             raise self._not_owner(claim.shard_id)
         self._tickets.drop(self._uri(claim.shard_id))
+        self._in_hold[claim.shard_id] = lease
         return ShardHold(lease, renew_seconds=self._lease_seconds / 3)
 
     def show(self, shard_id: int, record: ClaimRecord | None) -> None:
@@ -249,6 +255,8 @@ class ShardManager:
             hint = "Give --force to redo it." if state == "done" else "Look at --action status."
             raise ClaimError(f"shard {shard_id} was not reset: it is {state}", hint=hint)
         self._leases.pop(shard_id, None)
+        self._in_hold.pop(shard_id, None)
+        self._searching().forget(shard_id)
         self._tickets.drop(self._uri(shard_id))
         self._display.show(shard_id, lease.record)
 
@@ -302,12 +310,14 @@ class ShardManager:
         )
 
     def _lease(self, shard_id: int) -> ShardLease:
+        held = self._in_hold.get(shard_id)
+        if held is not None and held.phase is Phase.DONE:
+            return held  # final: what it says needs no reading
         # Kept, because a lease is judged by how long this process has watched it.
-        return self._leases.setdefault(shard_id, self._fresh_lease(shard_id))
-
-    def _is_done(self, shard_id: int) -> bool:
-        record = self._lease(shard_id).record
-        return record is not None and record.state == "done"
+        lease = self._leases.get(shard_id)
+        if lease is None:
+            lease = self._leases[shard_id] = self._fresh_lease(shard_id)
+        return lease
 
     def _held(self, shard_id: int, ticket: Ticket | None) -> ShardLease:
         self._shard(shard_id)
