@@ -4,6 +4,7 @@ import dataclasses
 import json
 import time
 import uuid
+import weakref
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from brain.ml.dataset_shards.bulk_reading import RowBlock
 from brain.ml.dataset_shards.epoch_plan import EpochStart, Tolerance
 from brain.ml.dataset_shards.epoch_reader import EpochReader
 from brain.ml.dataset_shards.laid_window import MOST_BYTES, LaidWindow, lay_out, merge
+from brain.ml.dataset_shards.open_ahead import OpenAhead
 from brain.ml.dataset_shards.share import Share
 from brain.ml.dataset_shards.split_source import OpenedSplit
 from brain.ml.dataset_shards.stream_dataset import StreamDataset
@@ -20,6 +22,7 @@ from brain.ml.dataset_shards.window_reader import Unreadable
 from tests.brain.direct_manager import DirectManager
 from tests.brain.stream_data import memory_manager
 from tests.brain.test_bulk_reading import lines, opened, tokens
+from tools_utilities.errors import ObjectNotFoundError, RecordError
 from tools_utilities.object_store import StoreSpec, open_store
 from tools_utilities.shard_format import ReadOptions
 
@@ -142,6 +145,74 @@ def test_a_bad_record_of_a_laid_window_is_skipped_by_itself_and_named():
     assert {error.detail["record"] for error in left_out} == {6}
     ids = [entry["id"] for entry in found if not isinstance(entry, Unreadable)]
     assert len(set(ids)) == len(ids) == sum(SIZES) - len(bad)
+
+
+def test_a_laid_window_whose_objects_are_gone_when_they_are_wanted_again_is_left_out():
+    manager = memory_manager(SIZES)
+    bad = [f"data/x/train-{number:05d}.jsonl" for number in range(0, 150, 3)]
+    for key in bad:
+        data = b"".join(manager.store.get(key)).splitlines(keepends=True)
+        manager.store.put(key, b"".join([b'{"id": nope}\n', *data[1:]]))
+    stream = StreamDataset(manager, "data/x/", seed=1)
+    plan = stream.plan_for(Share(batch_size=8), EpochStart())
+    plan = dataclasses.replace(
+        plan, tolerance=Tolerance(on_bad="skip", bad_budget=99, on_missing="skip")
+    )
+    reader = EpochReader(plan, stream.index.counts.copy())
+    entries: list[Any] = []
+    for block in reader.blocks():
+        entries += block.entries
+        ahead = reader._windows._ahead
+        while not all(map(ahead.has_laid_out, list(ahead._laid))):
+            time.sleep(0.001)
+        if len(entries) > 2000:
+            for key in bad:
+                manager.store.delete(key)
+            bad = []
+    reader.close()
+    found = [entry["id"] for entry in entries if not isinstance(entry, Unreadable)]
+    whole = sum(size for number, size in enumerate(SIZES) if number % 3)
+    assert len(set(found)) == len(found) >= whole
+    kinds = {type(entry.error) for entry in entries if isinstance(entry, Unreadable)}
+    assert kinds == {RecordError, ObjectNotFoundError}
+
+
+@pytest.mark.parametrize(("world_size", "num_workers"), [(1, 1), (1, 8), (5, 1)])
+def test_splits_that_no_entry_was_taken_of_are_closed_when_they_are_passed_by(
+    world_size, num_workers
+):
+    # Splits of few samples, some of none: most readers take nothing of many of them.
+    stream = StreamDataset(memory_manager([3, 0, 5] * 120), "data/x/")
+    list(stream)
+    share = Share(world_size=world_size, num_workers=num_workers, batch_size=8)
+    reader = EpochReader(stream.plan_for(share, EpochStart()), stream.index.counts.copy())
+    ahead, walk = reader._windows._ahead, reader._walk
+    for _ in reader.blocks():
+        soon = {number for window in walk.current() for number in window.splits}
+        for after in (1, 2):
+            soon |= {number for window in walk.upcoming(after) for number in window.splits}
+        assert ahead._futures.keys() <= soon
+        assert {number for window in ahead._laid for number in window} <= soon
+    reader.close()
+
+
+def test_what_a_thread_has_opened_is_not_kept_by_it():
+    opened_splits = weakref.WeakSet[Any]()
+
+    def open_split(number: int) -> OpenedSplit:
+        split = opened(f"{number}.jsonl", lines(0, 3))
+        opened_splits.add(split)
+        return split
+
+    ahead = OpenAhead(open_split, num_threads=2)
+    for number in range(4):
+        ahead.request([number])
+        ahead.take(number).close()
+    deadline = time.monotonic() + 30
+    while opened_splits and time.monotonic() < deadline:
+        time.sleep(0.001)
+    ahead.close()
+    assert not opened_splits
 
 
 def test_a_pass_that_is_given_up_while_windows_are_laid_out_leaves_no_thread_and_no_error():

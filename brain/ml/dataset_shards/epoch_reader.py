@@ -147,11 +147,16 @@ class EpochReader:
             if len(self._hints) > _MOST_HINTS:
                 # Nobody has asked for long. An older hint serves too: what lies between is counted.
                 del self._hints[1 : _MOST_HINTS // 2 : 2]
-            self._windows.keep(chunk.windows)
+            self._windows.keep(chunk.windows, self._to_come())
             if first and self._walk.is_counted:
                 self._request_first(chunk)
             # First windows are short: those after them are needed soon, and all at once.
             self._request(self.plan.shape.num_lanes if first else _WINDOWS_AHEAD)
+
+    def _to_come(self) -> list[int]:
+        """Return the splits of all windows that may have been asked for and are still to come."""
+        windows = (window for after in (1, 2) for window in self._walk.upcoming(after))
+        return [number for window in windows for number in window.splits]
 
     def _request(self, num_windows: int, *, objects_of: int = 2) -> None:
         """Open windows that are needed next; name the objects of each lane's next `objects_of`."""

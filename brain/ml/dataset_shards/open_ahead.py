@@ -4,7 +4,7 @@ The threads are daemons and live only while an iteration does: a process that fo
 iterations has none, and one that is told to stop does not wait for a download.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from functools import partial
 from queue import SimpleQueue
@@ -76,15 +76,19 @@ class OpenAhead:
             return self._open_split(number)
         return future.result()
 
-    def close(self) -> None:
-        """Stop; what was opened and not taken is closed, by whoever finishes opening it."""
-        for future in self._futures.values():
+    def keep(self, numbers: Collection[int]) -> None:
+        """Give up what was asked for, was not taken, and is not among these: it was passed by."""
+        for window in [one for one in self._laid if one[0] not in numbers]:
+            self._laid.pop(window).cancel()
+        for number in [one for one in self._futures if one not in numbers]:
+            future = self._futures.pop(number)
+            # Closed by whoever finishes opening it.
             if not future.cancel():
                 future.add_done_callback(_close_result)
-        self._futures.clear()
-        for laid in self._laid.values():
-            laid.cancel()
-        self._laid.clear()
+
+    def close(self) -> None:
+        """Stop; what was opened and not taken is closed."""
+        self.keep(())
         with self._laying:  # splits that are open may be closed after this
             self._closed = True
         for _ in self._threads:
@@ -108,15 +112,19 @@ class OpenAhead:
 
 def _work(jobs: SimpleQueue[_Job]) -> None:
     while (job := jobs.get()) is not None:
-        run, future = job
-        if not future.set_running_or_notify_cancel():
-            continue
-        try:
-            result = run()
-        except BaseException as error:  # noqa: BLE001 - carried to the thread that takes it
-            future.set_exception(error)
-        else:
-            future.set_result(result)
+        _do(*job)
+        del job  # or what it opened or laid out stays in memory until there is another one
+
+
+def _do(run: Callable[[], Any], future: Future[Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = run()
+    except BaseException as error:  # noqa: BLE001 - carried to the thread that takes it
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
 def _close_result(future: Future[OpenedSplit]) -> None:

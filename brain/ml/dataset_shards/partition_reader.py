@@ -4,7 +4,7 @@ Each partition has an order of its own; a rank takes turns between its partition
 has the rule), so that how far each one is says everything. Counts are known before it begins.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -172,7 +172,7 @@ class PartitionReader:
             PartitionCursor(number, position, self.plan, self._partitioning, self._windows)
             for number, position in zip(numbers.tolist(), positions.tolist(), strict=True)
         ]
-        self._request()
+        self._request([cursor.ahead() for cursor in self._cursors])
 
     def _mine(self, turn: int, size: int) -> Indices:
         share = self.plan.share
@@ -192,8 +192,9 @@ class PartitionReader:
         self._at = ends
         if windows != self._current:
             self._current = windows
-            self._windows.keep(list(windows))
-            self._request()
+            ahead = [cursor.ahead() for cursor in self._cursors]
+            self._windows.keep(list(windows), (number for soon, _ in ahead for number in soon))
+            self._request(ahead)
         return codes
 
     def _block_turns(self, turn: int) -> int:
@@ -203,12 +204,11 @@ class PartitionReader:
         samples = max(share.batch_size, min(turn // share.num_workers, BLOCK_SAMPLES))
         return min(samples, max(1, int(BLOCK_BYTES / max(1.0, mean)))) * share.num_workers
 
-    def _request(self) -> None:
+    def _request(self, ahead: Sequence[tuple[list[int], list[int]]]) -> None:
         """Open what is needed next, and name its objects and those of the windows after."""
         prefetch = self.plan.prefetch
         if not prefetch:
             return
-        ahead = [cursor.ahead() for cursor in self._cursors]
         soon = [number for first, _ in ahead for number in first]
         self._windows.request(soon)
         infos = self._objects([*soon, *(number for _, later in ahead for number in later)])

@@ -59,8 +59,11 @@ class WindowReader:
     def request_windows(self, windows: Sequence[UpcomingWindow]) -> None:
         """Ask for windows to be opened ahead, and laid out where that is worth it."""
         self.request(number for window in windows for number in window.splits)
-        # First windows are short and wanted at once; a worker takes one here and one there.
-        if self._plan.shuffle and self._plan.share.num_workers == 1:
+        share = self._plan.share
+        # Such a reader takes stretches of its lanes; any other one takes an entry here and one there.
+        by_lanes = share.num_workers == 1 and self._plan.shape.num_lanes % share.world_size == 0
+        # First windows are short and wanted at once.
+        if self._plan.shuffle and by_lanes:
             for window in windows:
                 if window.number:
                     self._ahead.request_layout(window.splits, partial(self._lay_out, window))
@@ -71,9 +74,13 @@ class WindowReader:
             if self.counts[number] < 0:
                 self._get(number)
 
-    def keep(self, windows: Sequence[LaneWindow]) -> None:
-        """Close the splits of every window but these."""
+    def keep(self, windows: Sequence[LaneWindow], to_come: Iterable[int] = ()) -> None:
+        """Close the splits of every window but these; of those asked for also keep those to come.
+
+        A reader that takes one entry here and one there passes by splits that were opened for it.
+        """
         wanted = {number for window in windows for number in window.splits}
+        self._ahead.keep(wanted.union(to_come))
         for number in [number for number in self._open if number not in wanted]:
             self._open.pop(number).close()
         for window in self._windows.keys() - set(windows):
@@ -110,14 +117,14 @@ class WindowReader:
         parts: list[tuple[Indices, Sequence[Any]]] = []
         others = np.ones(len(entries), np.bool_)
         for column, window in enumerate(chunk.windows):
-            found = self._laid_window(window)
             chosen: Indices = (columns == column).nonzero()[0]
-            if found is None or not len(chosen):
+            found = self._laid_window(window) if len(chosen) else None
+            if found is None:
                 continue
             places = rounds[chosen] + (chunk.first_round - window.base)
             read = found.read(places, shared_rows=self._plan.shared_rows)
             if read is None:
-                self._read_apart(window)
+                self._laid[window] = None  # its splits are opened again, and say what is wrong
                 continue
             parts.append((chosen, read))
             others[chosen] = False
@@ -188,12 +195,6 @@ class WindowReader:
         for number in window.splits if found is not None else ():
             self._open.pop(number).close()
         return found
-
-    def _read_apart(self, window: LaneWindow) -> None:
-        """Go back to the splits of a window that does not decode as it was laid out."""
-        self._laid[window] = None
-        for number in window.splits:
-            self._open[number] = self._open_split(number)
 
     def _read_split(self, number: int, indices: list[int]) -> list[Any]:
         opened = self._get(number)
