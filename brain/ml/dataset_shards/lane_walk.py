@@ -94,6 +94,7 @@ class LaneWalk:
         self._total = [_UNKNOWN] * shape.num_lanes
         self._round = 0
         self._skip = 0
+        self._sought = 0
         if self._known:
             self._total = [int(counts[lane].sum()) for lane in self._lanes]
 
@@ -115,8 +116,8 @@ class LaneWalk:
         elif not self._known and position:
             # Not at the start: there the splits are asked for before the first window is entered.
             self._count_up_to(position)
-        self._round, before = _find_round(self._total, position)
-        self._skip = position - before
+        self._sought = position
+        self._place()
         if self._known:
             for lane in range(len(self._lanes)):
                 self._jump(lane)
@@ -148,6 +149,7 @@ class LaneWalk:
 
         `max_positions` is asked before each; a stretch ends early where a lane changes its window.
         """
+        self._arrive()
         while True:
             for lane in range(len(self._lanes)):
                 self._cover(lane)
@@ -167,6 +169,24 @@ class LaneWalk:
                 yield chunk
             self._round += chunk.num_rounds
             self._skip = 0
+
+    def _place(self) -> None:
+        """Find the round of the position sought; lanes whose end is not known are taken to go on."""
+        self._round, before = _find_round(self._total, self._sought)
+        self._skip = self._sought - before
+
+    def _arrive(self) -> None:
+        """Enter the windows of the position sought.
+
+        A lane may turn out to have ended between where a hint was taken and the position, which is
+        then in a later round.
+        """
+        reached = -1
+        while reached < self._round:
+            reached = self._round
+            for lane in range(len(self._lanes)):
+                self._cover(lane)
+            self._place()
 
     def _window(self, lane: int) -> LaneWindow:
         number = self._number[lane]
