@@ -131,7 +131,8 @@ class SpooledChunkWriter:
 
     def abandon(self) -> None:
         """Remove the files; a chunk that is being written is waited for."""
-        self._file.close()
+        with suppress(OSError):  # a full disk: what cannot be flushed is not wanted either
+            self._file.close()
         if self._future is not None and not self._future.cancel():
             with suppress(Exception):  # the error that made us give up is told already
                 self._future.result()

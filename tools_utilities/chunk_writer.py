@@ -111,7 +111,8 @@ class _CheckedFile:
         )
 
     def remove(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # a full disk: what cannot be flushed is not wanted either
+            self._file.close()
         self.path.unlink(missing_ok=True)
 
 

@@ -25,7 +25,7 @@ FolderColumns = tuple[tuple[str, str], ...]
 """Name → `int` or `text`."""
 
 _FOLDER = re.compile(r"(?:^|(?<=/))([^/=]+)=([^/]*)/")
-_WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _TABLES = frozenset({"arrow", "csv", "json", "jsonl", "parquet", "txt"})
 """Formats whose samples are plain records; the others' have their own layouts."""

@@ -7,6 +7,8 @@ filled in or converted. So differences are no error; they are told, and `strict`
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import Any
 
 import msgspec
 
@@ -62,25 +64,38 @@ class _Seen:
 
 
 class SchemaCensus:
-    """Which schemas there are, and which shards have them. One thread at a time."""
+    """Which schemas there are, and which shards have them. Any number of threads may use it."""
 
     def __init__(self) -> None:
         self._schemas: dict[Columns, _Seen] = {}
         self._others = 0
         self._keys: set[str] = set()
+        self._lock = Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=Lock())
 
     def add_once(self, key: str, columns: Columns) -> bool:
         """Count a shard that may be met again; of very many, only those with a new schema count."""
-        if key in self._keys or (len(self._keys) >= _KEYS_KEPT and self._knows(columns)):
-            return False
-        self._keys.add(key)
-        return self.add(key, columns)
+        with self._lock:
+            if key in self._keys or (len(self._keys) >= _KEYS_KEPT and self._knows(columns)):
+                return False
+            self._keys.add(key)
+            return self._add(key, columns)
 
     def _knows(self, columns: Columns) -> bool:
         return tuple(sorted(columns)) in self._schemas
 
     def add(self, key: str, columns: Columns) -> bool:
         """Count a shard; return whether its schema is a new one beside others."""
+        with self._lock:
+            return self._add(key, columns)
+
+    def _add(self, key: str, columns: Columns) -> bool:
         columns = tuple(sorted(columns))
         is_new = columns not in self._schemas
         if is_new and len(self._schemas) >= _SCHEMAS_KEPT:
@@ -91,6 +106,10 @@ class SchemaCensus:
 
     def drift(self) -> SchemaDrift | None:
         """Return how the shards differ; None: all are alike."""
+        with self._lock:
+            return self._drift()
+
+    def _drift(self) -> SchemaDrift | None:
         if len(self._schemas) < 2:  # noqa: PLR2004 - to differ
             return None
         total = sum(seen.count for seen in self._schemas.values())

@@ -18,8 +18,10 @@ from tools_utilities.chunk_spool import (
     do_job,
     waiting,
 )
+from tools_utilities.chunk_writer import write_chunk
 from tools_utilities.chunk_writers import ChunkWriters, takes_lines
 from tools_utilities.errors import RecordError
+from tools_utilities.shard_format import shard_formats
 
 LINES = [b'{"text":"%d %s"}' % (number, b"x" * (number % 9)) for number in range(700)]
 
@@ -168,3 +170,21 @@ def test_whether_lines_are_copied_depends_on_the_plan_alone() -> None:
     assert takes_lines("mds", 1)
     assert not takes_lines("parquet", 8)
     assert takes_lines("parquet", 9)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is always full")
+def test_a_full_disk_leaves_no_file_of_a_chunk_and_is_told_once(tmp_path: Path) -> None:
+    made = job(tmp_path, "a", "jsonl")
+    threads = ChunkPool(1, processes=False)
+    for path in (made.spool, made.path):
+        path.symlink_to("/dev/full")
+    writer = SpooledChunkWriter(made, threads)
+    writer.add(LINES[:3])  # still in the buffer
+    writer.abandon()
+    threads.close()
+    assert not list(tmp_path.iterdir())
+
+    made.path.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        write_chunk([LINES[:3]], made.path, shard_formats()["jsonl"], None, memory_bytes=1 << 20)
+    assert not list(tmp_path.iterdir())

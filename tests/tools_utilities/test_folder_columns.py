@@ -21,6 +21,7 @@ def test_whole_numbers_are_numbers_where_all_of_them_are():
     assert found("d/x=1/date=2024-01-01/a") == {"x": "int", "date": "text"}
     assert found("d/x=__HIVE_DEFAULT_PARTITION__/a", "d/x=3/a") == {"x": "int"}
     assert found("d/x=99999999999999999999/a") == {"x": "text"}
+    assert found("d/x=1\N{ARABIC-INDIC DIGIT TWO}/a") == {"x": "text"}
 
 
 def test_only_folders_below_the_dataset_count_and_no_file_names():

@@ -1,5 +1,10 @@
 """What is said of columns that differ between shards: one line, which names columns and shards."""
 
+import pickle
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from tools_utilities.errors import DataError
@@ -103,3 +108,25 @@ def test_a_shard_met_again_counts_once():
     found = census.drift()
     assert found is not None
     assert "id is in 1 (a.csv) of 2 alone" in found.text
+
+
+def test_threads_that_open_shards_count_them_one_at_a_time():
+    census, others = pickle.loads(pickle.dumps(SchemaCensus())), threading.Barrier(4)  # noqa: S301 - made here
+    told: list[object] = []
+
+    def open_shards(thread: int) -> None:
+        others.wait()
+        for number in range(50):
+            columns = (("id", f"kind {thread} {number % 25}"),)
+            if census.add_once(f"{thread}-{number}", columns):
+                told.append(tell_drift(census, strict=False))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(open_shards, range(4)))
+    finally:
+        sys.setswitchinterval(before)
+    assert len(told) == 99
+    assert "2 (" in census.drift().text
