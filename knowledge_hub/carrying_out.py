@@ -12,6 +12,8 @@ from knowledge_hub.canonical import canonical_of
 from knowledge_hub.hub import Reading, intents
 from knowledge_hub.intent import Intent
 from tools_utilities.errors import UsageError
+from tools_utilities.reading_hints import typed
+from tools_utilities.terminal_text import COMMAND, Line, Span
 
 
 def carry_out(reading: Reading, resources: Any, *, plan_only: bool = False) -> int:
@@ -28,17 +30,22 @@ def carry_out(reading: Reading, resources: Any, *, plan_only: bool = False) -> i
     _refuse_detached(members)
     for at, (intent, member) in enumerate(zip(known, members, strict=True)):
         if at:
-            resources.console.note("", f"then: quark {member.canonical}")
+            resources.console.note("", _told("then", member))
         run = intent.run
         code = run(member, resources) if run is not None else UsageError.exit_code
         rest = members[at + 1 :]
         if rest and (code or plan_only or member.slots.get("plan_only")):
             why = "not done" if code else "after it"
-            resources.console.note(*(f"{why}: quark {one.canonical}" for one in rest))
+            resources.console.note(*(_told(why, one) for one in rest))
             return int(code)
         if code:
             return int(code)
     return 0
+
+
+def _told(lead: str, member: Reading) -> Line:
+    """Return a command as it is typed at a shell, with what it is there for."""
+    return [f"{lead}: ", Span(typed(str(member.canonical)), COMMAND)]
 
 
 def _members(reading: Reading) -> list[Reading]:

@@ -83,15 +83,19 @@ def examples() -> list[str]:
 
 def session_words(settings: Settings) -> Any:
     """Return what is completed: verbs, phrases up to their first value, keys and aliases."""
+    from knowledge_hub.hub import intents
     from knowledge_hub.phrases import phrase_table
     from tools_utilities.terminal_completion import SessionWords
 
-    table = phrase_table()
+    table, known = phrase_table(), intents()
     return SessionWords(
         words=tuple(sorted({*table.verbs, *phrase_starts(table)})),
         keys=tuple(key.name for key in SETTING_KEYS),
         aliases=tuple(sorted(settings.aliases)),
         flags=(*SESSION_FLAGS, "--override"),
+        run_verbs=tuple(
+            verb for verb, intent in table.verbs.items() if "run" in known[intent].slots
+        ),
     )
 
 

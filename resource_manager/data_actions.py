@@ -21,7 +21,7 @@ from tools_utilities.console import SCHEMA
 from tools_utilities.group_lines import detail_lines, failure_lines, folder_lines, group_lines
 from tools_utilities.settings import Settings
 from tools_utilities.terminal_picker import choice_lines
-from tools_utilities.terminal_text import Line, Span
+from tools_utilities.terminal_text import COMMAND, Line, Span
 
 PLAIN_PATH = re.compile(r"[\w~./:-]*[\w/]")
 """A path that a sentence holds without quotes."""
@@ -38,7 +38,8 @@ def next_lines(text: str, num_groups: int) -> list[Line]:
         shlex.join(["quark", f"inspect {data}", *flags]),
     ]
     return [
-        [Span("      " if at else "next  ", "dim"), command] for at, command in enumerate(commands)
+        [Span("      " if at else "next  ", "dim"), Span(command, COMMAND)]
+        for at, command in enumerate(commands)
     ]
 
 

@@ -24,7 +24,7 @@ from resource_manager.run_watch import read_events
 from tools_utilities.console import Console
 from tools_utilities.errors import QuarkError, UsageError
 from tools_utilities.run_words import said_run
-from tools_utilities.terminal_text import Line, Span, human_bytes, human_seconds, pairs
+from tools_utilities.terminal_text import COMMAND, Line, Span, human_bytes, human_seconds, pairs
 
 DATASET = "data/datasets/demo"
 DEMO_STEPS = 120
@@ -242,5 +242,5 @@ def result_lines(result: DemoResult, losses: list[float], console: Console) -> l
         *picture(losses, width=width, draw=console.draws_blocks),
         "",
         *promises,
-        [Span("next  ", "dim"), f"quark show {said_run(result.runs[0])}"],
+        [Span("next  ", "dim"), Span(f"quark show {said_run(result.runs[0])}", COMMAND)],
     ]

@@ -16,7 +16,16 @@ from resource_manager.plan import Plan
 from resource_manager.repeating import job_of
 from resource_manager.runs import RunInfo, read_events
 from tools_utilities.errors import ChangedError
-from tools_utilities.terminal_text import Line, Span, human_bytes, human_count, human_seconds, pairs
+from tools_utilities.reading_hints import typed
+from tools_utilities.terminal_text import (
+    COMMAND,
+    Line,
+    Span,
+    human_bytes,
+    human_count,
+    human_seconds,
+    pairs,
+)
 
 PROBE_STEPS = 20
 LEAST_STEPS = 5
@@ -114,7 +123,8 @@ def estimate_lines(found: Estimate, plan: Plan, width: int | None) -> list[Line]
     lines: list[Line] = [[Span("estimate", "title"), f"  {plan.model}, nothing is started"]]
     lines += pairs(rows, width=width)
     if found.probe:
-        lines.append([Span(f"{PROBE_STEPS} steps would tell  ", "dim"), f"quark {found.probe}"])
+        probe = Span(typed(found.probe), COMMAND)
+        lines.append([Span(f"{PROBE_STEPS} steps would tell  ", "dim"), probe])
     return lines
 
 

@@ -9,6 +9,13 @@ import msgspec
 
 import brain.ml.models
 from brain.ml.training_job import CheckpointTarget, TrainingJob, load_job
+from resource_manager.accelerators import (
+    Accelerators,
+    accelerators_here,
+    device_notes,
+    planned_device,
+    planned_precision,
+)
 from resource_manager.data_finding import FoundData, text_of
 from resource_manager.job_settings import changed_fields, job_fields, planned_settings
 from resource_manager.order_looking import with_shuffle
@@ -138,6 +145,7 @@ def make_plan(
     mounts: Callable[[], str] = lambda: MOUNTS.read_text() if MOUNTS.exists() else "",
 ) -> Plan:
     """Return the plan of a job.
+    accelerators: Callable[[], Accelerators] = accelerators_here,
 
     Raises:
         InputNeededError: the records have no field that is clearly the text.
@@ -161,6 +169,8 @@ def make_plan(
     differences, earlier = _since_last_run(settings, job)
     return Plan(
         task=request.task,
+    here = accelerators()
+    device = planned_device(job, here)
         name=job.name,
         run_dir=job.run_dir,
         model=job.model,
@@ -169,10 +179,10 @@ def make_plan(
         data=planned,
         text=rule,
         where="local",
-        device=job.device or "best of this machine",
+        device=device,
         processes=job.processes,
         nodes=job.nodes,
-        precision=job.precision or "bf16 on cuda, else fp32",
+        precision=planned_precision(job, device),
         batch_size=job.batch_size,
         seq_len=job.seq_len,
         steps=steps,
@@ -182,7 +192,7 @@ def make_plan(
         epoch_tokens=epoch_tokens_of(job, data.planned, text_bytes),
         settings=planned_settings(settings),
         differences=differences,
-        notes=(*data.notes, *request.notes, *_machines(job)),
+        notes=(*data.notes, *request.notes, *_machines(job), *device_notes(job, here)),
         warnings=tuple(warnings),
         canonical=request.canonical,
     )

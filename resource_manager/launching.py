@@ -17,7 +17,7 @@ from resource_manager.runs import create_run, write_job
 from resource_manager.tensorboard_events import LiveEventFiles
 from tools_utilities.console import Console
 from tools_utilities.run_words import said_run
-from tools_utilities.terminal_text import Span, shown
+from tools_utilities.terminal_text import COMMAND, Span, shown
 
 INTERRUPTED, TERMINATED = 130, 143
 
@@ -96,9 +96,9 @@ def _say_stopped(watch: RunWatch, code: int, console: Console) -> int:
         said = f"saved step {saved}"
     else:
         said = "stopped before the first step; nothing to save"
-    console.note(
-        f"{run.name}: {said}", [Span("resume  ", "dim"), f"quark resume {said_run(run.name)}"]
-    )
+    resume = Span(f"quark resume {said_run(run.name)}", COMMAND)
+    console.note(f"{run.name}: {said}", [Span("resume  ", "dim"), resume])
     if saved is None:
-        console.note([Span("delete  ", "dim"), f"quark delete {said_run(run.name)}"])
+        delete = Span(f"quark delete {said_run(run.name)}", COMMAND)
+        console.note([Span("delete  ", "dim"), delete])
     return code

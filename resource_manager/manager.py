@@ -5,13 +5,15 @@ made, before the plan is confirmed. Imports no torch: a run is a process of its 
 """
 
 import random
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from brain.ml.training_job import TrainingJob
+from resource_manager.accelerators import Accelerators, accelerators_here, device_problem
 from resource_manager.data_actions import DataActions
 from resource_manager.data_finding import DataFinder, FoundData, Limits, NoGroupsError
 from resource_manager.group_choice import Chooser, choices_of, picked_flag, several_groups_error
@@ -37,7 +39,7 @@ from tools_utilities.scripts.dataset_discovery import ShardGroup
 from tools_utilities.setting_keys import KEYS_BY_NAME
 from tools_utilities.settings import Settings, load_settings
 from tools_utilities.terminal_picker import choice_lines
-from tools_utilities.terminal_text import Line
+from tools_utilities.terminal_text import Line, with_commands
 
 
 class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +72,7 @@ class ResourceManager(DataActions):
         start_dir: Path | None = None,
         target: LaunchTarget | None = None,
         options: CommandOptions | None = None,
+        accelerators: Callable[[], Accelerators] = accelerators_here,
     ) -> None:
         self._settings = settings
         self._choose = choose_shard_groups
@@ -77,6 +80,7 @@ class ResourceManager(DataActions):
         self._start_dir = start_dir or (settings.start_dir if settings else Path.cwd())
         self._target = target
         self._options = options or CommandOptions()
+        self._accelerators = accelerators
         self._group_flags: set[str] = set()
         """`--groups` flags that make the choices that were made by hand."""
 
@@ -114,7 +118,7 @@ class ResourceManager(DataActions):
         # Not a fixed seed: two launches must not choose one name.
         job = make_job(request, settings, data, random.Random())  # noqa: S311
         check_cache_folder(settings, job)
-        plan = make_plan(request, settings, data, job)
+        plan = make_plan(request, settings, data, job, accelerators=self._accelerators)
         return self._start(job, plan, plan_only=request.plan_only)
 
     def _with_weights(
@@ -133,6 +137,7 @@ class ResourceManager(DataActions):
         """Show the plan, ask, launch and watch."""
         plan = with_groups(plan, self._options.groups, self._group_flags)
         plan_only = plan_only or self._options.plan_only
+        plan = self._checked(job, plan, plan_only=plan_only)
         if plan_only and self._options.plan_file is not None:
             self._save_plan(self._options.plan_file, job, plan)
         self._show_plan(plan, plan_only=plan_only)
@@ -141,6 +146,16 @@ class ResourceManager(DataActions):
         if not self._confirmed(f"Start {job.name}?", job, plan):
             return UsageError.exit_code
         return start_run(job, plan, self._launch_target(), self.console)
+
+    def _checked(self, job: TrainingJob, plan: Plan, *, plan_only: bool) -> Plan:
+        """Refuse a run that this machine has no device for; a plan that is only shown warns of it."""
+        problem = device_problem(job, self._accelerators(), plan.canonical, plan.flags)
+        if problem is None:
+            return plan
+        if not plan_only:
+            raise problem
+        warning = f"{problem}; as it is, this machine refuses it"
+        return msgspec.structs.replace(plan, warnings=(*plan.warnings, warning))
 
     def run_saved_plan(self, path: Path) -> int:
         """Carry out a plan exactly as it was saved.
@@ -182,7 +197,8 @@ class ResourceManager(DataActions):
         job = make_job(request, settings, data, random.Random())  # noqa: S311 - as in _train
         check_cache_folder(settings, job)
         plan = msgspec.structs.replace(
-            make_plan(request, settings, data, job), differences=changed_fields(job, before)
+            make_plan(request, settings, data, job, accelerators=self._accelerators),
+            differences=changed_fields(job, before),
         )
         return self._start(job, plan, plan_only=request.plan_only)
 
@@ -194,9 +210,10 @@ class ResourceManager(DataActions):
         settings = self._settings_of(reading, keep_relative=True)
         job, info = resumed_job(settings, reading.slots)
         plan_only = bool(reading.slots.get("plan_only")) or self._options.plan_only
-        plan = resumed_plan(job, info, reading.canonical)
+        here = self._accelerators()
+        plan = resumed_plan(job, info, settings, here, reading.canonical)
         if plan is not None:
-            self._show_plan(plan, plan_only=plan_only)
+            self._show_plan(self._checked(job, plan, plan_only=plan_only), plan_only=plan_only)
         else:
             self.console.note(f"{job.name}: goes on {goes_on_from(job, info)}")
         if plan_only:
@@ -222,7 +239,7 @@ class ResourceManager(DataActions):
         made = make_job(request, settings, data, random.Random())  # noqa: S311 - as in _train
         job = evaluating.evaluation_job(made, info)
         check_cache_folder(settings, job)
-        plan = make_plan(request, settings, data, job)
+        plan = make_plan(request, settings, data, job, accelerators=self._accelerators)
         plan = msgspec.structs.replace(plan, differences=(), earlier_seconds=None)
         return self._start(job, plan, plan_only=request.plan_only)
 
@@ -333,7 +350,8 @@ class ResourceManager(DataActions):
 
         finder = self._finder(self._settings_for({}, {}), request_from({}))
         save_plan(path, job, plan, finder.objects)
-        self.console.note(f"saved: {path}; carry it out with: quark --from-plan {path}")
+        command = f"quark --from-plan {shlex.quote(str(path))}"
+        self.console.note(with_commands(f"saved: {path}; carry it out with: {command}"))
 
     def _confirmed(
         self, question: str, job: TrainingJob | None = None, plan: Plan | None = None

@@ -3,6 +3,7 @@
 `plan_screen.py` draws it; `manager.py` makes it before it asks.
 """
 
+import shlex
 from typing import Any
 
 import msgspec
@@ -97,6 +98,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     canonical: str | None = None
     """The command that says the same without any doubt."""
+    flags: str = ""
+    """The end of `canonical` that is no part of the sentence, but flags of the program."""
 
 
 def limits_of(job: TrainingJob) -> tuple[str, ...]:
@@ -237,11 +240,13 @@ def with_groups(plan: Plan, said: str | None, picked: set[str]) -> Plan:
 
     Different choices for several paths have no one flag; the plan then shows no command.
     """
-    flags = picked or ({f"--groups {said}"} if said is not None else set())
+    flags = picked or ({f"--groups {shlex.quote(said)}"} if said is not None else set())
     if plan.canonical is None or not flags:
         return plan
-    command = f"{plan.canonical} {flags.copy().pop()}" if len(flags) == 1 else None
-    return msgspec.structs.replace(plan, canonical=command)
+    if len(flags) > 1:
+        return msgspec.structs.replace(plan, canonical=None)
+    [flag] = flags
+    return msgspec.structs.replace(plan, canonical=f"{plan.canonical} {flag}", flags=f" {flag}")
 
 
 def data_source_name(source: DataSource) -> str:

@@ -5,7 +5,9 @@ from typing import Any
 
 from brain.ml.dataset_shards.shuffle_figures import ShuffleQuality
 from resource_manager.plan import Plan, PlannedData
+from tools_utilities.reading_hints import typed
 from tools_utilities.terminal_text import (
+    COMMAND,
     Line,
     Span,
     fold,
@@ -26,7 +28,7 @@ def plan_lines(plan: Plan, *, width: int | None) -> list[Line]:
         *pairs(_facts(plan), width=width),
         *_folded([f"note: {note}" for note in plan.notes], width, ""),
         *_folded([f"warning: {warning}" for warning in plan.warnings], width, "yellow"),
-        *_command(plan, width),
+        *_command(plan),
     ]
 
 
@@ -113,11 +115,12 @@ def _steps(plan: Plan) -> str:
     return f"{'' if plan.steps_known else 'about '}{plan.steps:,} ({limits})"
 
 
-def _command(plan: Plan, width: int | None) -> list[Line]:
+def _command(plan: Plan) -> list[Line]:
+    """The command is for copying: one line as a shell takes it, which a terminal wraps by itself."""
     if plan.canonical is None:
         return []
-    # The command is for copying: one line off a terminal, folded at blanks at one.
-    return [[Span("same as", "dim")], *_folded([f"  quark {plan.canonical}"], width, "")]
+    command = typed(plan.canonical.removesuffix(plan.flags)) + plan.flags
+    return [[Span("same as", "dim")], ["  ", Span(command, COMMAND)]]
 
 
 def _folded(texts: list[str], width: int | None, style: str) -> list[Line]:

@@ -104,7 +104,8 @@ class ShardCommands:
             )
         self._console.result(
             [f"{master['total_tasks']:,} samples in {master['num_shards']} shards: {target}"],
-            {"schema": SCHEMA, "output": target, **master},
+            # `schema` is the output's version, as everywhere; the dataset's own is its columns.
+            {**master, "schema": SCHEMA, "columns": master.get("schema"), "output": target},
         )
         return 0
 

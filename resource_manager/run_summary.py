@@ -5,6 +5,7 @@ from typing import Any
 from resource_manager.live_view import LiveRun
 from tools_utilities.run_words import said_run
 from tools_utilities.terminal_text import (
+    COMMAND,
     Line,
     Span,
     human_count,
@@ -68,8 +69,8 @@ def _ended(end: dict[str, Any]) -> str:
 def next_commands(name: str, reason: str | None = None) -> list[Line]:
     """Return the commands that make sense after a run, by why it ended."""
     if reason == EVALUATED:
-        return [[Span("next  ", "dim"), f"quark show {said_run(name)}"]]
+        return [[Span("next  ", "dim"), Span(f"quark show {said_run(name)}", COMMAND)]]
     return [
-        [Span("next  ", "dim"), f"quark show {said_run(name)}"],
-        [Span("      ", "dim"), f"quark resume {said_run(name)} for 1 more epoch"],
+        [Span("next  ", "dim"), Span(f"quark show {said_run(name)}", COMMAND)],
+        [Span("      ", "dim"), Span(f"quark resume {said_run(name)} for 1 more epoch", COMMAND)],
     ]

@@ -27,6 +27,7 @@ from tools_utilities.terminal_text import (
     plain,
     render,
     spans_of,
+    with_commands,
 )
 
 SCHEMA = 1
@@ -146,7 +147,7 @@ class Console:
         """Write one line of error and one of hint."""
         self.note([Span("error: ", "error"), message])
         if hint:
-            self.note([Span("hint: ", "cyan"), hint])
+            self.note([Span("hint: ", "cyan"), *with_commands(hint)])
 
     def confirm(
         self,
@@ -349,6 +350,7 @@ RICH_STYLES = {
     "cyan": "cyan",
     "error": "bold red",
     "title": "bold cyan",
+    "command": "bold",
 }
 
 

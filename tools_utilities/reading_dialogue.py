@@ -11,7 +11,7 @@ from tools_utilities.errors import InputNeededError, UsageError
 from tools_utilities.reading_hints import next_command, typed
 from tools_utilities.run_words import said_run
 from tools_utilities.terminal_reading import Mark, reading_lines
-from tools_utilities.terminal_text import Line, pairs
+from tools_utilities.terminal_text import COMMAND, Line, Span, pairs
 
 MOST_QUESTIONS = 12
 """A sentence that is still not understood after so many answers is given up."""
@@ -102,9 +102,10 @@ def drawn(reading: ReadingLike, *, width: int | None, draw: bool) -> list[Line]:
         for question in reading.questions
     ]
     facts += [("unknown", _unknown(item)) for item in reading.unaccounted]
+    lines += pairs(facts, width=width, indent=0)
     if reading.canonical:
-        facts.append(("same as", typed(reading.canonical)))
-    return [*lines, *pairs(facts, width=width, indent=0)]
+        lines.append([Span("same as  ", "dim"), Span(typed(reading.canonical), COMMAND)])
+    return lines
 
 
 def marks_of(reading: ReadingLike) -> list[Mark]:

@@ -24,6 +24,19 @@ def said_run(name: str) -> str:
     return f"--override {shlex.quote(f'run={name}')}"
 
 
+def run_in_sentence(name: str) -> str | None:
+    """Return a run's name as a sentence holds it; None where no sentence can.
+
+    In a session there is no shell that would take quotes away.
+    """
+    if RUN_ID.fullmatch(name):
+        return name
+    if _PLAIN.fullmatch(name):
+        return f"run={name}"
+    quote = next((mark for mark in "\"'" if mark not in name), None)
+    return f"run={quote}{name}{quote}" if quote and is_run_name(name) else None
+
+
 def is_run_name(name: str) -> bool:
     """Whether a run may be called that: one folder's name that a sentence can say."""
     return name not in NO_NAMES and "/" not in name and name.isprintable()

@@ -42,6 +42,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     no_color: bool = False
     ci: bool = False
     columns: int | None = None
+    visible_gpus: str | None = None
+    """CUDA_VISIBLE_DEVICES; None: not set."""
 
 
 class EnvironmentVariable(msgspec.Struct, frozen=True, kw_only=True):
@@ -228,11 +230,9 @@ def load_settings(
     return Settings(
         root=root,
         start_dir=start_dir,
-        aliases={
-            **{name: entry.uri for name, entry in buckets.items()},
-            **user.datasets,
-            **project.datasets,
-        },
+        aliases={name: entry.uri for name, entry in buckets.items()}
+        | user.datasets
+        | project.datasets,
         buckets=buckets,
         models={**user.models, **project.models},
         environment=environment,
@@ -357,6 +357,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         no_color=bool(variables.get("NO_COLOR")),
         ci=variables.get("CI", "").lower() not in {"", "0", "false", "no", "off"},
         columns=int(columns) if columns.isdecimal() and int(columns) > 0 else None,
+        visible_gpus=variables.get("CUDA_VISIBLE_DEVICES"),
     )
 
 
@@ -391,6 +392,7 @@ _OTHER_VARIABLES = tuple(
         ("NO_COLOR", "No colour."),
         ("TERM", "`dumb`: no colour and no animation."),
         ("COLUMNS", "Width of the terminal."),
+        ("CUDA_VISIBLE_DEVICES", "The GPUs that a run may use, as CUDA reads it."),
         ("HOME", "What `~` stands for."),
         ("XDG_CONFIG_HOME", "Folder of quark/config.yaml; default `~/.config`."),
         ("XDG_STATE_HOME", "Folder of quark/history; default `~/.local/state`."),

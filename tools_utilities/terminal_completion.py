@@ -7,6 +7,7 @@ fetched by a thread of their own and offered when they are there: no key ever wa
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -14,10 +15,13 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
 from tools_utilities.errors import QuarkError
+from tools_utilities.run_words import run_in_sentence
 from tools_utilities.terminal_text import shown
 
 MOST_ENTRIES = 200
 PATH_STARTS = ("/", "./", "../", "~")
+RUN_LEADS = ("of", "run", "to")
+"""Words between a verb and its run."""
 
 
 class SessionWords(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +34,8 @@ class SessionWords(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     """Of the program; they may stand beside a sentence."""
+    run_verbs: tuple[str, ...] = ()
+    """Behind these every run is offered, before a letter of its name is typed."""
 
 
 class StoreFolders:
@@ -114,20 +120,35 @@ class SentenceCompleter(Completer):
         after_override = bool(previous) and previous[-1] == "--override"
         folded = word.casefold()
         if not after_override:
-            yield from self._said(word, folded)
+            yield from self._said(word, folded, previous)
         if word or after_override:
             keys = (key for key in self._words_of().keys if key.startswith(folded))
             yield from ((f"{key}=", "setting") for key in keys)
 
-    def _said(self, word: str, folded: str) -> Iterator[tuple[str, str]]:
+    def _said(self, word: str, folded: str, previous: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield from (
             (name, "dataset") for name in self._words_of().aliases if name.startswith(word) and word
         )
+        if word or self._is_for_run([one.casefold() for one in previous]):
+            yield from ((said, "run") for said in self._runs(folded))
         if word:
-            runs = (name for name in self._run_names() if name.startswith(folded))
-            yield from ((name, "run") for name in runs)
             words = (text for text in self._words_of().words if text.startswith(folded))
             yield from ((text, "") for text in words)
+
+    def _is_for_run(self, previous: Sequence[str]) -> bool:
+        """Tell whether what comes next is a run: behind `show`, `logs of`, `delete run`."""
+        said = previous[:-1] if previous[-1:] and previous[-1] in RUN_LEADS else previous
+        return bool(said) and said[-1] in self._words_of().run_verbs
+
+    def _runs(self, folded: str) -> list[str]:
+        """Return how runs are said whose name, or what says it, begins so."""
+        said = ((name, run_in_sentence(name)) for name in self._run_names())
+        found = (
+            text
+            for name, text in said
+            if text and (name.casefold().startswith(folded) or text.casefold().startswith(folded))
+        )
+        return list(islice(found, MOST_ENTRIES))
 
     def _paths(self, word: str) -> Iterator[str]:
         typed_folder = word[: word.rfind("/") + 1]

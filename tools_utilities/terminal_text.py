@@ -5,6 +5,7 @@ body can neither move the cursor nor vanish as markup.
 """
 
 import math
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
@@ -33,7 +34,11 @@ STYLES = {
     "cyan": "36",
     "error": "1;31",
     "title": "1;36",
+    "command": "1",
 }
+COMMAND = "command"
+"""The style of a command that is meant to be copied: its line is never cut."""
+_COMMANDS = re.compile(r"(?<=`)quark [^`]+(?=`)|(?:(?<=: )|^)quark [^`]+$")
 LEAST_ROOM = 8
 """Cells that folded text takes even where less was asked for."""
 _SPARKS = " ▁▂▃▄▅▆▇█"
@@ -111,9 +116,12 @@ def fold(text: str, width: int, *, indent: str = "") -> list[str]:
 def fold_line(line: Line, width: int) -> list[Line]:
     """Cut a line into lines of at most `width` cells, between words where it can; looks are kept.
 
-    What goes on is set in two cells deeper than the line begins.
+    What goes on is set in two cells deeper than the line begins. A line with a command in it stays
+    whole: the terminal wraps it, and what is copied there is the command without a break in it.
     """
     spans = spans_of(line)
+    if any(span.style == COMMAND for span in spans):
+        return [line]
     text = "".join(shown(span.text) for span in spans)
     if cell_len(text) <= width:
         return [line]
@@ -130,6 +138,15 @@ def fold_line(line: Line, width: int) -> list[Line]:
         lines.append([*lead, *_styled(piece.rstrip(" "), looks)])
         at += len(piece)
     return lines
+
+
+def with_commands(text: str) -> list[Span]:
+    """Return text as spans, the commands in it (in backticks, or at its end) marked as such."""
+    spans, at = [], 0
+    for found in _COMMANDS.finditer(text):
+        spans += [Span(text[at : found.start()]), Span(found[0], COMMAND)]
+        at = found.end()
+    return [span for span in (*spans, Span(text[at:])) if span.text]
 
 
 def _styled(text: str, styles: Sequence[str]) -> list[Span]:

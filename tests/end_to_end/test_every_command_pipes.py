@@ -8,11 +8,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from knowledge_hub.hub import intents
+from knowledge_hub.hub import KnowledgeHub, intents
 from tests.end_to_end.test_recorded_io import SENTENCES
 from tests.end_to_end.test_terminal_pipes import PREFIXES, environment
 from tests.projects import END, RecordingTarget, Said, make_manager, write_group
@@ -20,6 +21,23 @@ from tests.projects import END, RecordingTarget, Said, make_manager, write_group
 DATA = "data/datasets/one"
 LONG_ONES = ("train", "finetune", "again", "evaluate", "demo", "process", "shard")
 """They would run; their plans are shown here, whole runs elsewhere."""
+CLAIMING: tuple[tuple[int, str, *tuple[str, ...]], ...] = (
+    (0, "shard ./tasks.jsonl into 2 shards to {}"),
+    (0, "claim a shard from {}, prefer shard 1"),
+    (0, "shard status of {}"),
+    (2, "reset shard 1 of {}"),
+    (0, "reset shard 1 of {}", "--yes"),
+    (0, "claim a shard from {}, prefer shard 1"),
+    (0, "fail shard 1 of {}"),
+    (0, "claim a shard from {}, prefer shard 1"),
+    (0, "complete shard 1 of {}"),
+    (5, "complete shard 0 of {}"),
+    (5, "reset shard 1 of {}", "--yes"),
+    (0, "claim a shard from {}"),
+    (5, "claim a shard from {}"),
+    (0, "shard status of {}"),
+)
+"""Exit code, sentence (of a queue) and flags: what claims do, one after the other."""
 ACTS = ("claim", "complete", "fail", "reset_shard", "shard_status")
 MORE: tuple[list[str], ...] = (
     ["--help"],
@@ -72,11 +90,20 @@ def commands() -> list[list[str]]:
     return [*planned, *MORE]
 
 
+def claiming(queue: str) -> list[list[str]]:
+    return [[said[1].format(f"./queues/{queue}"), *said[2:]] for said in CLAIMING]
+
+
+def check_claims(codes: list[int]) -> None:
+    assert codes[-len(CLAIMING) :] == [said[0] for said in CLAIMING]
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     """A project with one run that has ended and groups of awkward names."""
     folder = tmp_path_factory.mktemp("quark")
     (folder / "quark.yaml").write_text("layers: 1\ncache_dir: cache\ncache_gb: 0.001\n")
+    (folder / "tasks.jsonl").write_text("".join(f'{{"id": {n}}}\n' for n in range(20)))
     for prefix in (f"{DATA}/", *PREFIXES):
         write_group(folder / prefix)
     manager, *_ = make_manager(folder, RecordingTarget(END))
@@ -119,41 +146,58 @@ def test_every_intent_is_among_them():
     said = {argv[0] for argv in commands() if argv}
     unsaid = {name for name, text in SENTENCES.items() if text not in said}
     assert unsaid == set(ACTS)
+    hub = KnowledgeHub()
+    assert {hub.read(argv[0]).intent for argv in claiming("any")} == {*ACTS, "shard"}
     assert set(SENTENCES) == set(intents()) - {"explain"}
 
 
 def files(project: Path) -> set[str]:
-    return {path.relative_to(project).as_posix() for path in project.rglob("*")}
+    """What there is, but for what claims are there to leave: their queues and their tickets."""
+    found = {path.relative_to(project).as_posix() for path in project.rglob("*")}
+    tickets = ".local/state/quark/claims"
+    left = {name for name in found if name.startswith(("queues", tickets))}
+    return found - left - {".local", ".local/state", ".local/state/quark"}
+
+
+def check_all(told: Iterable[tuple[list[str], int, bytes, bytes]]) -> None:
+    """Check every command of a process, the claims at its end by their exit codes."""
+    codes = []
+    for argv, code, out, err in told:
+        check_plain(argv, code, out, err)
+        codes.append(code)
+    check_claims(codes)
 
 
 def test_stdin_is_dev_null(project):
     before = files(project)
-    for told in carried_out(project, commands(), subprocess.DEVNULL):
-        check_plain(*told)
+    argvs = [*commands(), *claiming("null")]
+    check_all(carried_out(project, argvs, subprocess.DEVNULL))
     assert files(project) == before
 
 
 def test_stdin_is_closed(project):
-    for told in carried_out(project, commands(), None, "sh", "-c", 'exec "$@" <&-', "sh"):
-        check_plain(*told)
+    argvs = [*commands(), *claiming("closed")]
+    check_all(carried_out(project, argvs, None, "sh", "-c", 'exec "$@" <&-', "sh"))
 
 
 def test_stdin_is_silent(project):
     read_end, write_end = os.pipe()  # held open, and nothing comes
     try:
-        for told in carried_out(project, commands(), read_end):
-            check_plain(*told)
+        check_all(carried_out(project, [*commands(), *claiming("silent")], read_end))
     finally:
         os.close(read_end)
         os.close(write_end)
 
 
 def test_stdout_holds_nothing_but_json(project):
-    argvs = [[*argv, "--json"] for argv in commands() if argv]
+    argvs = [[*argv, "--json"] for argv in (*commands(), *claiming("json")) if argv]
+    codes = []
     for argv, code, out, err in carried_out(project, argvs, subprocess.DEVNULL):
+        codes.append(code)
         check_plain(argv, code, out, err)
         lines = [json.loads(line) for line in out.splitlines()]
         assert lines, argv
-        assert lines[-1]["schema"] == 1 or lines[-1]["event"] == "reading", argv
+        assert lines[-1]["schema"] == 1 or lines[-1].get("event") == "reading", argv
         if code:
             assert (lines[-1].get("event"), lines[-1].get("exit_code")) == ("error", code), argv
+    check_claims(codes)

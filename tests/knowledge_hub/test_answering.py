@@ -1,5 +1,6 @@
 """Open questions of a sentence: what is offered, what an answer makes of it, what is said unasked."""
 
+import shlex
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ from knowledge_hub.helping import NOT_YET, help_lines
 from knowledge_hub.hub import KnowledgeHub, intents
 from tests.tools_utilities.test_console import make
 from tools_utilities.errors import InputNeededError, UsageError
-from tools_utilities.reading_dialogue import Offered, settle
+from tools_utilities.reading_dialogue import Offered, drawn, settle
+from tools_utilities.terminal_text import fold_line, plain
 
 RUNS = [Offered("fox-2", "finished"), Offered("fox-1", "lost"), Offered("odd\x1b[31m", "lost")]
 
@@ -61,3 +63,12 @@ def test_help_marks_what_cannot_be_carried_out_yet():
         [line] = [line for line in lines if line.split()[:1] == [name]]
         assert line.endswith(NOT_YET) is (intent.run is None)
         assert help_lines(name)[0].endswith(NOT_YET) is (intent.run is None)
+
+
+@pytest.mark.parametrize("width", [None, 40, 80])
+def test_the_same_command_is_drawn_in_one_line_as_a_shell_takes_it(width):
+    reading: Any = KnowledgeHub().read(f'train with "./a b/{"long" * 30}" for 3 epocs please')
+    last = drawn(reading, width=width, draw=True)[-1]
+    command = plain(last).removeprefix("same as  ")
+    assert shlex.split(command) == ["quark", reading.canonical]
+    assert fold_line(last, 40) == [last]

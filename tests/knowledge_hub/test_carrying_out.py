@@ -5,6 +5,7 @@ import pytest
 from knowledge_hub.carrying_out import carry_out
 from knowledge_hub.hub import KnowledgeHub
 from tools_utilities.errors import UsageError
+from tools_utilities.terminal_text import Line, plain
 
 HUB = KnowledgeHub()
 
@@ -13,8 +14,8 @@ class Notes:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def note(self, *lines: str) -> None:
-        self.lines.extend(lines)
+    def note(self, *lines: Line) -> None:
+        self.lines.extend(plain(line) for line in lines)
 
 
 class Resources:
@@ -50,6 +51,12 @@ def test_commands_in_order_each_with_its_own_slots():
         ("show_run", {"run": "latest"}),
     ]
     assert "then: quark finetune on ./e" in resources.console.lines
+
+
+def test_what_follows_is_told_as_a_shell_takes_it():
+    resources = Resources(train=1)
+    assert carry_out(HUB.read('train with ./d then evaluate on "./a b"'), resources) == 1
+    assert resources.console.lines == ["""not done: quark "evaluate on './a b'\""""]
 
 
 def test_it_stops_at_the_first_failure_and_names_what_is_left():

@@ -22,7 +22,7 @@ from resource_manager.plan_screen import plan_lines
 from tools_utilities.errors import UsageError
 from tools_utilities.object_store import StoreSpec
 from tools_utilities.settings import load_settings
-from tools_utilities.terminal_text import plain, width_of
+from tools_utilities.terminal_text import fold_line, plain, width_of
 
 STORE = StoreSpec(uri="s3://bucket")
 LONG_PREFIX = "data/datasets/run[train]/" + "z" * 150 + "/end/"
@@ -59,23 +59,36 @@ def make_plan(**fields: object) -> Plan:
 @pytest.mark.parametrize("width", [None, 40, 80, 120])
 def test_the_screen_says_everything_whole_at_any_width(width):
     lines = [plain(line) for line in plan_lines(make_plan(), width=width)]
-    if width:
-        assert all(width_of(line) <= width for line in lines)
+    if width:  # the command is for copying: the terminal wraps it
+        assert all(width_of(line) <= width for line in lines[:-1])
     text = "".join(lines).replace(" ", "")
     for fact in (
         LONG_PREFIX, "16 shards", "15.3 MiB", "jsonl", "about 4,000 samples", "6 records decoded",
         "3,300,000 parameters", "local · cpu · 2 processes · fp32", "about 1,953",
         "1 epoch or 100 seconds, whichever comes first", "lr=0.0003", "--override", "/a/b → d/",
-        "warning: careful", "quark train quark with",
+        "warning: careful", 'quark "train quark with',
     ):  # fmt: skip
         assert fact.replace(" ", "") in text
     assert "validationnone" in text
     assert "…" not in text
 
 
-def test_the_canonical_command_is_one_line_off_a_terminal():
-    plan = make_plan()
-    assert f"  quark {plan.canonical}" in [plain(line) for line in plan_lines(plan, width=None)]
+@pytest.mark.parametrize("width", [None, 40, 80])
+@pytest.mark.parametrize(
+    ("canonical", "flags", "typed"),
+    [
+        ("train with ./d", "", "quark train with ./d"),
+        ("train with s3://b/a[1]", " --groups 1", 'quark "train with s3://b/a[1]" --groups 1'),
+        ('train with "a b/$x"', "", """quark 'train with "a b/$x"'"""),
+        ("train with ./a&b", " --groups '1, 3'", "quark \"train with ./a&b\" --groups '1, 3'"),
+    ],
+)
+def test_the_command_is_one_line_as_a_shell_takes_it(width, canonical, flags, typed):
+    plan = make_plan(canonical=canonical + flags, flags=flags)
+    lines = plan_lines(plan, width=width)
+    assert [plain(line) for line in lines[-2:]] == ["same as", f"  {typed}"]
+    if width:
+        assert fold_line(lines[-1], 10) == [lines[-1]]
 
 
 def test_a_plan_is_json_and_back():

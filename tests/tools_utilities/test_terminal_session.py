@@ -18,7 +18,7 @@ from prompt_toolkit.input import create_pipe_input
 
 from knowledge_hub.hub import KnowledgeHub
 from knowledge_hub.phrases import phrase_table
-from knowledge_hub.session import examples, phrase_starts, store_entries
+from knowledge_hub.session import examples, phrase_starts, session_words, store_entries
 from tools_utilities.errors import StoreError
 from tools_utilities.settings import load_settings
 from tools_utilities.terminal_completion import SentenceCompleter, SessionWords, StoreFolders
@@ -228,6 +228,30 @@ def test_words_runs_aliases_and_keys(tmp_path):
     assert completions(found, "") == []
 
 
+RUNS = ["Exp_2", "a=b", "fox-12", "genomes", "it's", "my run", "train", "v1.5", "1", "-x", 'a"b']
+
+
+def test_behind_a_verb_every_run_is_offered_as_it_reads(tmp_path):
+    words = session_words(load_settings(start_dir=tmp_path, environ={}))
+    nothing = StoreFolders(lambda _uri: ())
+    names = [*RUNS, "no\x1b", "b\"o't"]  # the last two: no sentence holds them
+    found = SentenceCompleter(words, lambda: names, nothing, start_dir=tmp_path)
+    for lead in ("show ", "logs of ", "delete run ", "resume ", "attach to ", "Stop "):
+        offered = completions(found, lead)
+        assert len(offered) == len(RUNS)
+        for name, text in zip(RUNS, offered, strict=True):
+            reading = HUB.read(lead + text)
+            assert (reading.status, reading.slots) == ("ok", {"run": name}), lead + text
+    assert completions(found, "show ge") == completions(found, "show run=ge") == ["run=genomes"]
+    assert completions(found, "show exp_") == ["run=Exp_2"]
+    assert completions(found, "train with ") == completions(found, "list of ") == []
+
+
+def test_a_run_is_taken_by_tab(tmp_path):
+    steps = [("show ow", "show ow"), ("\t", "show owl-3")]
+    assert typed(tmp_path, InMemoryHistory(), steps) == ["show owl-3"]
+
+
 def test_local_paths(tmp_path):
     for name in ("data/one", "data/two", ".hidden"):
         (tmp_path / name).mkdir(parents=True)
@@ -290,6 +314,32 @@ def test_entries_of_a_store(tmp_path):
     assert store_entries(settings, "memory://session-test/set/") == [
         "memory://session-test/set/train/", "memory://session-test/set/b.jsonl",
     ]  # fmt: skip
+
+
+def test_folders_of_a_real_store_come_while_typing(
+    tmp_path, weed_endpoint, make_bucket, put_objects, aws_environment
+):
+    aws_environment.setenv("AWS_ENDPOINT_URL", weed_endpoint)
+    bucket = make_bucket(weed_endpoint)
+    keys = ("sets/a b/train-0.jsonl", "sets/genomes/train-0.jsonl", "sets/note.txt", "other/x")
+    put_objects(weed_endpoint, bucket, dict.fromkeys(keys, b"{}\n"))
+    settings = load_settings(start_dir=tmp_path)
+    arrived = threading.Event()
+    folders = StoreFolders(lambda uri: store_entries(settings, uri))
+    folders.arrived = arrived.set
+    found = SentenceCompleter(WORDS, list, folders, start_dir=tmp_path)
+    for typed_so_far, offered in (
+        (f"train with s3://{bucket}/", ["other/", "sets/"]),
+        (f"train with s3://{bucket}/se", ["sets/"]),
+        (f"train with s3://{bucket}/sets/", ["sets/a b/", "sets/genomes/", "sets/note.txt"]),
+        (f"train with s3://{bucket}/sets/g", ["sets/genomes/"]),
+        (f"train with s3://{bucket}/none/", []),
+        ("train with s3://no-such-bucket-here/", []),
+    ):
+        arrived.clear()
+        if not completions(found, typed_so_far) and offered != completions(found, typed_so_far):
+            assert arrived.wait(20)
+        assert completions(found, typed_so_far) == [f"s3://{bucket}/{key}" for key in offered]
 
 
 def test_what_is_offered_is_of_the_language():

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tools_utilities.terminal_text import (
+    COMMAND,
     Span,
     can_draw,
     fit,
@@ -24,6 +25,7 @@ from tools_utilities.terminal_text import (
     table,
     thin,
     width_of,
+    with_commands,
 )
 
 
@@ -158,6 +160,26 @@ def test_a_line_is_cut_between_words_and_keeps_its_looks(line, width):
     assert [look for look in looks if look[0] != " "] == [
         look for look in looks_before if look[0] != " "
     ]
+
+
+@pytest.mark.parametrize(
+    ("hint", "commands"),
+    [
+        ("Look elsewhere.", []),
+        ("Say which: quark 'show \"a b\"'", ["quark 'show \"a b\"'"]),
+        ("Continue with `quark resume fox-1`, or `quark show fox-1`.",
+         ["quark resume fox-1", "quark show fox-1"]),
+        ("quark list", ["quark list"]),
+        ("Only quark can do that", []),
+        ("", []),
+    ],
+)  # fmt: skip
+def test_a_line_with_a_command_is_never_cut(hint, commands):
+    spans = with_commands(hint)
+    assert "".join(span.text for span in spans) == hint
+    assert [span.text for span in spans if span.style == COMMAND] == commands
+    line = [Span("hint: ", "cyan"), *spans]
+    assert (fold_line(line, 10) == [line]) is (bool(commands) or not hint)
 
 
 def test_ages():
