@@ -13,6 +13,7 @@ from resource_manager.process_command import (
     worker_count,
 )
 from tools_utilities.console import Console
+from tools_utilities.dataset_copy import FinishedDataset, copy_dataset, find_finished
 from tools_utilities.dataset_creation import OutputOptions, create_sharded_dataset
 from tools_utilities.dataset_location import locate_dataset
 from tools_utilities.errors import ClaimError, InputNeededError, UsageError
@@ -26,6 +27,19 @@ from tools_utilities.shard_status import status_table
 from tools_utilities.sharded_dataset import WORKERS, ShardingPlan
 
 SCHEMA = 1
+_SHAPE = frozenset(
+    {
+        "shards",
+        "chunk_bytes",
+        "samples_per_shard",
+        "format",
+        "compression",
+        "max_samples",
+        "shuffle",
+        "seed",
+    }
+)
+"""What a sentence may say of the shards that it wants; without any a finished dataset is copied."""
 ACTIONS = ("claim", "complete", "fail", "reset_shard", "shard_status")
 
 
@@ -64,6 +78,13 @@ class ShardCommands:
             # A dataset of that name: in `out`, else beside its source.
             folder = target if out else source.rstrip("/").rpartition("/")[0]
             target = f"{folder.rstrip('/')}/{name}"
+        reach = {
+            "endpoint_url": self._settings.value("endpoint_url"),
+            "profile": self._settings.value("profile"),
+        }
+        finished = None if _SHAPE & set(slots) else find_finished(source, SourceOptions(**reach))
+        if finished is not None:
+            return self._copy(finished, (source, target), slots, OutputOptions(**reach))
         compression = slots.get("compression")
         plan = ShardingPlan(
             num_shards=slots.get("shards", 8),
@@ -88,11 +109,6 @@ class ShardCommands:
             lines.append(f"shuffled with seed {plan.seed}")
         if self._planned(lines, slots):
             return 0
-        reporter = ProgressReporter(lambda text: self._console.note(text.rstrip()), time.monotonic)
-        reach = {
-            "endpoint_url": self._settings.value("endpoint_url"),
-            "profile": self._settings.value("profile"),
-        }
         with stopping_cleanly():
             master = create_sharded_dataset(
                 source,
@@ -100,8 +116,33 @@ class ShardCommands:
                 plan,
                 options=SourceOptions(**reach),
                 output=OutputOptions(workers=slots.get("workers", WORKERS), **reach),
-                report=reporter,
+                report=self._reporter(),
             )
+        return self._made(target, master)
+
+    def _copy(
+        self,
+        finished: FinishedDataset,
+        places: tuple[str, str],
+        slots: Mapping[str, Any],
+        output: OutputOptions,
+    ) -> int:
+        """Copy a dataset that is sharded already, as nothing was said of another shape."""
+        source, target = places
+        shards, samples = len(finished.manifest.shards), finished.manifest.num_samples
+        lines = [
+            f"copy {source} → {target}",
+            f"{shards} shards as they are: {samples:,} samples, {finished.num_bytes:,} bytes",
+        ]
+        if self._planned(lines, slots):
+            return 0
+        with stopping_cleanly():
+            return self._made(target, copy_dataset(finished, target, output, self._reporter()))
+
+    def _reporter(self) -> ProgressReporter:
+        return ProgressReporter(lambda text: self._console.note(text.rstrip()), time.monotonic)
+
+    def _made(self, target: str, master: Mapping[str, Any]) -> int:
         self._console.result(
             [f"{master['total_tasks']:,} samples in {master['num_shards']} shards: {target}"],
             # `schema` is the output's version, as everywhere; the dataset's own is its columns.

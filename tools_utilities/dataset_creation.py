@@ -32,6 +32,7 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     endpoint_url: str | None = None
     profile: str | None = None
+    region: str | None = None
     state_dir: Path | None = None
     """Where remote outputs keep their progress; default: the user's state folder."""
     workers: int = WORKERS
@@ -74,6 +75,7 @@ def create_sharded_dataset(
         state_dir=chosen.state_dir,
         endpoint_url=chosen.endpoint_url,
         profile=chosen.profile,
+        region=chosen.region,
         addition=addition,
     )
     done = made.finished(header)
@@ -93,7 +95,10 @@ def merge_dataset(output_dir: str, output: OutputOptions | None = None) -> dict[
     """
     chosen = output or OutputOptions()
     spec, prefix = locate_dataset(
-        output_dir, endpoint_url=chosen.endpoint_url, profile=chosen.profile
+        output_dir,
+        endpoint_url=chosen.endpoint_url,
+        profile=chosen.profile,
+        region=chosen.region,
     )
     return merge_additions(open_store(spec), prefix)
 
@@ -103,7 +108,10 @@ def _appending(
 ) -> tuple[ShardingPlan, Addition]:
     """Return the plan under reserved numbers, and the reservation."""
     spec, prefix = locate_dataset(
-        output_dir, endpoint_url=chosen.endpoint_url, profile=chosen.profile
+        output_dir,
+        endpoint_url=chosen.endpoint_url,
+        profile=chosen.profile,
+        region=chosen.region,
     )
     store = open_store(spec)
     flat = plan.layout == "flat"

@@ -6,7 +6,11 @@ from tools_utilities.object_store import StoreSpec
 
 
 def locate_dataset(
-    dataset_dir: str, *, endpoint_url: str | None = None, profile: str | None = None
+    dataset_dir: str,
+    *,
+    endpoint_url: str | None = None,
+    profile: str | None = None,
+    region: str | None = None,
 ) -> tuple[StoreSpec, str]:
     """Return the store of a folder or URI, and the prefix in it (empty, or ending in `/`)."""
     if "://" not in dataset_dir:
@@ -15,5 +19,7 @@ def locate_dataset(
     if scheme == "file":
         return StoreSpec(uri=dataset_dir.rstrip("/")), ""
     bucket, _, prefix = rest.partition("/")
-    spec = StoreSpec(uri=f"{scheme}://{bucket}", endpoint_url=endpoint_url, profile=profile)
+    spec = StoreSpec(
+        uri=f"{scheme}://{bucket}", endpoint_url=endpoint_url, profile=profile, region=region
+    )
     return spec, f"{prefix.strip('/')}/" if prefix.strip("/") else ""

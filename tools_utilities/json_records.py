@@ -115,7 +115,7 @@ def encode_line(sample: Sample, index: int) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         raise RecordError(
             f"sample {index} cannot be written as JSON: {error}",
-            hint="Use numbers, text, lists and objects; null instead of NaN.",
+            hint="Use numbers, text, lists and objects; null instead of NaN. Parquet keeps bytes and times.",
             record=index + 1,
         ) from error
 

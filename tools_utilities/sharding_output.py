@@ -46,6 +46,7 @@ class ShardingOutput:
         state_dir: Path | None = None,
         endpoint_url: str | None = None,
         profile: str | None = None,
+        region: str | None = None,
         addition: Addition | None = None,
     ) -> None:
         """`addition`: what is made is added to the dataset there, under the numbers of this."""
@@ -55,7 +56,9 @@ class ShardingOutput:
         folder = output_dir
         if plan.layout == "file":
             folder = output_dir.rpartition("/")[0] or "."
-        spec, self._prefix = locate_dataset(folder, endpoint_url=endpoint_url, profile=profile)
+        spec, self._prefix = locate_dataset(
+            folder, endpoint_url=endpoint_url, profile=profile, region=region
+        )
         self._store: ObjectStore = open_store(spec)
         self._local: Path | None = None
         if spec.uri.startswith("file://"):

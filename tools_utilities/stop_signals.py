@@ -1,4 +1,8 @@
-"""Being asked to stop while claims are worked: the first signal ends at the next batch, a second at once."""
+"""Being asked to stop.
+
+While claims are worked the first signal ends at the next batch, a second at once (`Stop`); a dataset
+that is made ends where it stands, after its clean-up (`stopping_cleanly`).
+"""
 
 import signal
 import threading
@@ -66,3 +70,25 @@ class Stop:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+@contextmanager
+def stopping_cleanly() -> Iterator[None]:
+    """While it lasts, SIGTERM raises RunStoppedError (143), so that uploads are cleaned up."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        error = RunStoppedError(
+            "terminated",
+            hint="Run the same command again: it goes on from the last finished chunk.",
+        )
+        error.exit_code = EXIT_CODES[signal.SIGTERM]  # type: ignore[misc] # of this one error
+        raise error
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may say what signals do
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,6 +1,5 @@
 """Google Cloud Storage and Azure, against a stub that speaks enough of both."""
 
-import json
 import subprocess
 import sys
 import textwrap
@@ -10,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.cloud_credentials import point_clouds_to
 from tests.fakes import Reply, Request, StubCloud, xml_error
 from tools_utilities.claim_probe import probe_conditions
 from tools_utilities.errors import (
@@ -34,20 +34,8 @@ def server():
 @pytest.fixture(params=["gs", "az"])
 def scheme(request, server, monkeypatch, tmp_path) -> str:
     """Set up the credentials of a provider, which point to the stub."""
-    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "AZURE_STORAGE_ACCOUNT_KEY"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    account = {
-        "gcs_base_url": server.url,
-        "disable_oauth": True,
-        "client_email": "",
-        "private_key": "",
-        "private_key_id": "",
-    }
-    (tmp_path / "account.json").write_text(json.dumps(account))
-    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(tmp_path / "account.json"))
-    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
-    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "c2VjcmV0LW9mLWF6dXJl")
+    point_clouds_to(server.url, tmp_path, monkeypatch)
     return str(request.param)
 
 

@@ -6,8 +6,9 @@ import msgspec
 
 from tools_utilities.bridge.bridge_settings import BridgeSettings
 from tools_utilities.bridge.pipelines import run_here
-from tools_utilities.errors import QuarkError
+from tools_utilities.errors import QuarkError, RunStoppedError
 from tools_utilities.prepared_types import prepared
+from tools_utilities.stop_signals import stopping_cleanly
 
 
 @prepared
@@ -20,11 +21,14 @@ def main() -> int:
     """Run the request; returns the exit code."""
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=_Request)
     try:
-        reply = {"made": run_here(request.settings, request.prefix)}
+        with stopping_cleanly():
+            reply = {"made": run_here(request.settings, request.prefix)}
         code = 0
     except QuarkError as error:
         reply = {"error": str(error), "hint": error.hint}  # type: ignore[dict-item] # a reply is either
         code = error.exit_code
+    except KeyboardInterrupt:  # Ctrl-C reaches this process too; the one that started it says so
+        return RunStoppedError.exit_code
     sys.stdout.buffer.write(msgspec.json.encode(reply))
     return code
 

@@ -53,6 +53,16 @@ class R2Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             return self.endpoint_url
         return f"https://{self.account_id}.r2.cloudflarestorage.com" if self.account_id else None
 
+    @property
+    def signing_region(self) -> str | None:
+        """The region that requests are signed for; None: what the environment says.
+
+        `auto` is a region of R2 alone: another store would refuse it.
+        """
+        if self.region != "auto":
+            return self.region
+        return self.region if ".r2.cloudflarestorage.com" in (self.endpoint or "") else None
+
     def __repr__(self) -> str:
         return f"R2Settings({self.endpoint}/{self.bucket}/{self.prefix})"  # never the keys
 

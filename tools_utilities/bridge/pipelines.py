@@ -82,7 +82,7 @@ def run_here(settings: BridgeSettings, prefix: str | None) -> dict[str, Any]:
         split=chosen.split,
         config=chosen.config,
         load_kwargs=chosen.load_kwargs,
-        **chosen.transport_params,
+        **_transport_of(settings),
     )
     plan = ShardingPlan(
         format=_format_of(pipeline.name),
@@ -96,9 +96,21 @@ def run_here(settings: BridgeSettings, prefix: str | None) -> dict[str, Any]:
         output,
         plan,
         options=options,
-        output=OutputOptions(state_dir=state, endpoint_url=endpoint),
+        output=OutputOptions(
+            state_dir=state,
+            endpoint_url=endpoint,
+            region=settings.r2.signing_region if settings.r2 else None,
+        ),
     )
     return {**made, "output": output}
+
+
+def _transport_of(settings: BridgeSettings) -> dict[str, Any]:
+    """Return how the input's store is reached: as said, else `r2://` where the section r2 is."""
+    said = settings.pipeline.source_options.transport_params
+    if settings.r2 is None or not settings.pipeline.input_uri.startswith("r2://"):
+        return said
+    return {"endpoint_url": settings.r2.endpoint, "region": settings.r2.signing_region, **said}
 
 
 def _format_of(name: str) -> str:
@@ -131,26 +143,35 @@ def _run_with_keys(settings: BridgeSettings, prefix: str | None) -> dict[str, An
     keys = {
         "AWS_ACCESS_KEY_ID": r2.access_key_id,
         "AWS_SECRET_ACCESS_KEY": r2.secret_access_key,
-        "AWS_REGION": r2.region,
-        "AWS_DEFAULT_REGION": r2.region,
     }
+    if r2.signing_region is not None:
+        keys |= dict.fromkeys(("AWS_REGION", "AWS_DEFAULT_REGION"), r2.signing_region)
     without = msgspec.structs.replace(
         settings,
         r2=msgspec.structs.replace(r2, access_key_id="", secret_access_key=""),
         vast=None,
     )
-    done = subprocess.run(  # our own interpreter and module
+    request = msgspec.json.encode({"settings": without, "prefix": prefix})
+    with subprocess.Popen(
         [sys.executable, "-m", "tools_utilities.bridge.bridge_process"],
-        input=msgspec.json.encode({"settings": without, "prefix": prefix}),
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=child_environment(keys),
-        check=False,
-    )
-    reply = msgspec.json.decode(done.stdout) if done.stdout else {}
+    ) as process:
+        try:
+            printed, _ = process.communicate(request)
+        except BaseException:
+            process.terminate()  # it removes the parts that it was sending, then ends
+            process.communicate()
+            raise
+    reply = msgspec.json.decode(printed) if printed else {}
     if "made" in reply:
         made: dict[str, Any] = reply["made"]
         return made
-    raise PipelineError(
-        reply.get("error", f"the pipeline's process ended with {done.returncode}"),
+    error = PipelineError(
+        reply.get("error", f"the pipeline's process ended with {process.returncode}"),
         hint=reply.get("hint", "Run the same command again: it goes on where it stopped."),
     )
+    if "error" in reply:
+        error.exit_code = process.returncode  # type: ignore[misc] # as the error in that process
+    raise error

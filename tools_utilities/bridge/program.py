@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tools_utilities.bridge.bridge_settings import BridgeSettings, load_settings
 from tools_utilities.bridge.pipelines import check_settings, output_of, run_pipeline
-from tools_utilities.errors import QuarkError, UsageError
+from tools_utilities.errors import QuarkError, RunStoppedError, UsageError
+from tools_utilities.stop_signals import stopping_cleanly
 
 EXAMPLE = """\
 # Settings of quark-bridge. ${VAR} is taken from the environment; see .env-example.
@@ -39,10 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; results on stdout, errors on stderr. Exit codes as the program's."""
     options = _parse(arguments)
     try:
-        return _run(options)
+        with stopping_cleanly():
+            return _run(options)
     except QuarkError as error:
         sys.stderr.write(f"error: {error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
         return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\nhint: Run the same command again: it goes on.\n")
+        return RunStoppedError.exit_code
 
 
 def _run(options: argparse.Namespace) -> int:

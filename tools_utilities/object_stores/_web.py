@@ -104,6 +104,8 @@ class WebStore:
         try:
             response = self._send("HEAD", key) if key and not key.endswith("/") else None
         except ObjectNotFoundError:
+            if "." in key.rpartition("/")[2]:
+                raise  # a file's name: it is missing, not a folder
             response = None
         kind = response.headers.get("content-type", "") if response else ""
         if response is None or (kind.startswith("text/html") and not key.endswith("html")):
@@ -208,6 +210,13 @@ class WebStore:
             )
         except HTTPError as error:
             reason = getattr(error, "reason", None) or error
+            if "CERTIFICATE_VERIFY_FAILED" in str(reason):
+                raise AccessError(
+                    f"{self.endpoint_id}: {printable(key)}: the server's certificate is not trusted",
+                    hint="SSL_CERT_FILE names the file of the authorities to trust.",
+                    key=key,
+                    phase="connect",
+                ) from None
             raise StoreError(
                 f"could not get {self.endpoint_id}: {printable(key)} ({type(reason).__name__})",
                 hint="The server or the network is in trouble; try again.",

@@ -49,6 +49,8 @@ class StoredSource:
         """List the objects; DataNotFoundError when there is none."""
         spec, prefix = _locate(uri, options)
         store = open_store(spec)
+        if uri.startswith(("http://", "https://")):
+            uri = store.endpoint_id  # a query may be a signature: it is neither shown nor kept
         listed = _of_format(_list(store, prefix), options.format_name, uri)
         infos = [info for info in listed if info.size_bytes]
         columns = find_folder_columns((info.key for info in infos), prefix)
@@ -62,6 +64,8 @@ def _locate(uri: str, options: SourceOptions) -> tuple[StoreSpec, str]:
             return StoreSpec(uri=f"file://{path}"), ""
         return StoreSpec(uri=f"file://{path.parent}"), path.name
     scheme, _, rest = uri.partition("://")
+    if scheme in {"http", "https"}:
+        return StoreSpec(uri=uri), ""  # encoded as typed; a query goes with it
     bucket, _, prefix = rest.partition("/")
     spec = StoreSpec(
         uri=f"{scheme}://{bucket}",

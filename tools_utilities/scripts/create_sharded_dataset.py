@@ -9,12 +9,9 @@ result is the same bytes. Exit codes: design of the program (0 ok, 2 usage, 3 da
 """
 
 import argparse
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tools_utilities.dataset_creation import (
@@ -27,12 +24,12 @@ from tools_utilities.dataset_metadata import BYTES_PER_MB
 from tools_utilities.errors import QuarkError, RunStoppedError
 from tools_utilities.sample_source import SourceOptions
 from tools_utilities.sharded_dataset import WORKERS, Dealt, ShardingPlan
+from tools_utilities.stop_signals import stopping_cleanly
 from tools_utilities.terminal_text import human_seconds
 
 __all__ = ["ProgressReporter", "create_sharded_dataset", "main", "stopping_cleanly"]
 
 _REPORT_SECONDS = 0.5
-_TERMINATED = 143
 
 
 class ProgressReporter:
@@ -64,29 +61,6 @@ class ProgressReporter:
             return ""
         left = (dealt.total_bytes - dealt.done_bytes) * seconds / done
         return f", {100 * dealt.done_bytes / dealt.total_bytes:.0f} %, {human_seconds(left)} left"
-
-
-@contextmanager
-def stopping_cleanly() -> Iterator[None]:
-    """While it lasts, SIGTERM raises RunStoppedError (143), so that uploads are cleaned up."""
-
-    def stop(number: int, frame: Any) -> None:
-        del number, frame
-        error = RunStoppedError(
-            "terminated",
-            hint="Run the same command again: it goes on from the last finished chunk.",
-        )
-        error.exit_code = _TERMINATED  # type: ignore[misc] # of this one error
-        raise error
-
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may say what signals do
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

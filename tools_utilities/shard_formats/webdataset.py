@@ -62,7 +62,7 @@ class WebDataset:
             RecordError: a sample has no `__key__`, no field, or a value that is not bytes or text.
         """
         count = num_bytes = 0
-        for sample in samples:
+        for sample in _told_apart(samples):
             for name, data in _member_bytes(sample, count):
                 head = _member_header(name, len(data))
                 end = bytes(-len(data) % BLOCK_BYTES)
@@ -220,6 +220,22 @@ class TarSplit:
             )
         value: bytes = sample[fields[0]]
         return value
+
+
+def _told_apart(samples: Iterable[Sample]) -> Iterable[Sample]:
+    """Yield the samples; one whose key follows itself gets `-2`, `-3` …: readers would join the two.
+
+    So it is where several tars, which count their keys from the beginning, become one.
+    """
+    taken: set[Any] = set()
+    for sample in samples:
+        key = written = sample.get(KEY_FIELD)
+        number = 1
+        while isinstance(key, str) and written in taken:
+            number += 1
+            written = f"{key}-{number}"
+        taken = {key, written} if isinstance(key, str) else set()
+        yield sample if number == 1 else {**sample, KEY_FIELD: written}
 
 
 def _member_bytes(sample: Sample, index: int) -> Iterable[tuple[str, bytes]]:

@@ -1,0 +1,223 @@
+"""Copies a finished sharded dataset as it is: the same shards and files, checked, the index last.
+
+Claims stay behind: at its new place every shard is free. Run again after a kill it goes on, as what
+is there already with its size and checksum is not sent again.
+"""
+
+import hashlib
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tools_utilities.checksum import crc32c, encode_crc32c
+from tools_utilities.chunk_publisher import Uploader, move_into
+from tools_utilities.chunk_writer import WrittenChunk
+from tools_utilities.dataset_creation import OutputOptions
+from tools_utilities.dataset_location import locate_dataset
+from tools_utilities.dataset_metadata import encode_metadata
+from tools_utilities.errors import (
+    DataNotFoundError,
+    IntegrityError,
+    ObjectNotFoundError,
+    UsageError,
+)
+from tools_utilities.manifest import FLAT, MASTER, SHARD, Chunk, Manifest, load_manifest
+from tools_utilities.object_store import ObjectStore, open_store
+from tools_utilities.sample_source import SourceOptions
+from tools_utilities.sharded_dataset import Dealt
+from tools_utilities.sharding_output import FINISHED, STAGING
+
+_AT_ONCE = 3
+_UNSHARDED = frozenset({"hf", "http", "https"})
+"""Addresses that hold single files, or samples without files."""
+_FREE = {"status": "available", "assigned_to": None, "started_at": None, "completed_at": None}
+
+
+class FinishedDataset(msgspec.Struct, frozen=True):
+    """A dataset whose index is there."""
+
+    store: ObjectStore
+    prefix: str
+    manifest: Manifest
+    index: str
+    """The name of its index, which is written last."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all chunks whose size the index says."""
+        return sum(chunk.num_bytes or 0 for chunk in self.manifest.chunks.values())
+
+
+def find_finished(place: str, options: SourceOptions) -> FinishedDataset | None:
+    """Return the finished dataset in a folder or at a store URI; None where there is none."""
+    scheme, found, _ = place.partition("://")
+    path = Path(place.removeprefix("file://")).expanduser()
+    if (found and scheme in _UNSHARDED) or (scheme in {place, "file"} and not path.is_dir()):
+        return None
+    spec, prefix = locate_dataset(
+        place, endpoint_url=options.endpoint_url, profile=options.profile, region=options.region
+    )
+    store = open_store(spec)
+    manifest = load_manifest(store, prefix, patient=True)
+    if manifest is None:
+        return None
+    index = FLAT if _read(store, prefix + MASTER) is None else MASTER
+    return FinishedDataset(store, prefix, manifest, index)
+
+
+def copy_dataset(
+    source: FinishedDataset,
+    target: str,
+    output: OutputOptions | None = None,
+    report: Callable[[Dealt], None] = lambda _dealt: None,
+) -> dict[str, Any]:
+    """Copy a dataset to a folder or store URI; returns `total_tasks` and `num_shards`.
+
+    Raises:
+        IntegrityError: a chunk is not what the index says; nothing of the index is written.
+        UsageError: another dataset is there.
+    """
+    chosen = output or OutputOptions()
+    spec, prefix = locate_dataset(
+        target, endpoint_url=chosen.endpoint_url, profile=chosen.profile, region=chosen.region
+    )
+    store = open_store(spec)
+    made = {
+        "total_tasks": source.manifest.num_samples,
+        "num_shards": len(source.manifest.shards),
+    }
+    folder = Path(spec.uri.removeprefix("file://")) if spec.uri.startswith("file://") else None
+    if folder is None or folder.is_dir():
+        there = load_manifest(store, prefix, patient=True)
+        if there is not None and there.shards == source.manifest.shards:
+            return made
+        if there is not None:
+            raise UsageError(
+                f"{target}: holds another dataset",
+                hint="Choose another place, or delete that one first.",
+            )
+    base = folder or chosen.state_dir or Path.home() / ".local/state/quark/sharding"
+    identity = hashlib.sha256(f"{store.endpoint_id}/{prefix}".encode()).hexdigest()[:24]
+    ours = base / STAGING / identity
+    ours.mkdir(parents=True, exist_ok=True)
+    # A folder of this process's own: a second copy to the same place must not move half a file.
+    staging = Path(tempfile.mkdtemp(dir=ours))
+
+    def publish(chunk: WrittenChunk, key: str) -> None:
+        if folder is not None:
+            move_into(folder, chunk, key)
+        else:
+            Uploader(store, prefix)(chunk, key)
+
+    try:
+        _copy_chunks(source, staging, publish, report)
+    finally:
+        shutil.rmtree(ours, ignore_errors=True)  # with what killed copies left
+        with suppress(OSError):  # copies to other places have their files there
+            ours.parent.rmdir()
+    for name, content in _small_files(source):
+        store.put(prefix + name, content)
+    index = _read(source.store, source.prefix + source.index)
+    store.put(prefix + source.index, index or b"")
+    return made
+
+
+def _copy_chunks(
+    source: FinishedDataset,
+    staging: Path,
+    publish: Callable[[WrittenChunk, str], None],
+    report: Callable[[Dealt], None],
+) -> None:
+    lock, done = threading.Lock(), {"samples": 0, "bytes": 0}
+
+    def copy(numbered: tuple[int, Chunk]) -> None:
+        number, chunk = numbered
+        publish(_fetched(source, chunk, staging / f"{number}.tmp"), chunk.key)
+        with lock:
+            done["samples"] += chunk.num_samples
+            done["bytes"] += chunk.num_bytes or 0
+            report(
+                Dealt(
+                    samples=done["samples"],
+                    done_bytes=done["bytes"],
+                    total_bytes=source.num_bytes,
+                )
+            )
+
+    chunks = [chunk for shard in source.manifest.shards for chunk in shard.chunks]
+    pool = ThreadPoolExecutor(_AT_ONCE)
+    try:
+        for _ in pool.map(copy, enumerate(chunks)):
+            pass
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _fetched(source: FinishedDataset, chunk: Chunk, path: Path) -> WrittenChunk:
+    """Bring a chunk to this machine; IntegrityError when it is not what the index says."""
+    body = source.store.get(source.prefix + chunk.key)
+    size, checksum, digest = 0, 0, hashlib.sha256()
+    try:
+        with path.open("wb") as file:
+            for piece in body:
+                file.write(piece)
+                size += len(piece)
+                checksum = crc32c(piece, checksum)
+                digest.update(piece)
+            file.flush()
+    finally:
+        body.close()
+    found = WrittenChunk(
+        path=path,
+        num_samples=chunk.num_samples,
+        num_bytes=size,
+        crc32c=encode_crc32c(checksum),
+        sha256=digest.hexdigest(),
+    )
+    for name in ("num_bytes", "crc32c", "sha256"):
+        promised = getattr(chunk, name)
+        if promised is not None and promised != getattr(found, name):
+            raise IntegrityError(
+                f"{source.prefix}{chunk.key}: its {name} is {getattr(found, name)}, and the index "
+                f"says {promised}",
+                hint="The dataset is damaged: make it again, or restore this file.",
+                key=source.prefix + chunk.key,
+            )
+    return found
+
+
+def _small_files(source: FinishedDataset) -> list[tuple[str, bytes]]:
+    """Return what lies beside the chunks and belongs to the dataset, but the index."""
+    names = [FINISHED]
+    folders = {
+        chunk.key.rpartition("/")[0] for shard in source.manifest.shards for chunk in shard.chunks
+    }
+    names += [f"{folder}/index.json".lstrip("/") for folder in sorted(folders)]
+    found = [(name, _read(source.store, source.prefix + name)) for name in names]
+    files = [(name, content) for name, content in found if content is not None]
+    if source.index == MASTER:
+        master = msgspec.json.decode(_read(source.store, source.prefix + MASTER) or b"{}")
+        for entry in master["shards"]:
+            name = f"{entry['directory'].rstrip('/')}/{SHARD}"
+            shown = msgspec.json.decode(_read(source.store, source.prefix + name) or b"{}")
+            shown.pop("progress", None)
+            files.append((name, encode_metadata({**shown, **_FREE})))
+    return files
+
+
+def _read(store: ObjectStore, key: str) -> bytes | None:
+    try:
+        body = store.get(key)
+    except (ObjectNotFoundError, DataNotFoundError):
+        return None
+    try:
+        return b"".join(body)
+    finally:
+        body.close()
