@@ -42,6 +42,11 @@ class ProcessProgress:
         self._samples += count
 
     @property
+    def num_samples(self) -> int:
+        """Samples worked here so far."""
+        return self._samples
+
+    @property
     def seconds_left(self) -> float | None:
         """Time until every shard is done, at the pace of all workers so far; None: not known yet."""
         done = self._count.done - (self._first_done or 0)
