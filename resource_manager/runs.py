@@ -222,12 +222,12 @@ def stop_run(run_dir: Path, *, number: signal.Signals = signal.SIGINT) -> None:
         UsageError: it does not run, or runs on another machine.
     """
     process = run_files.read_process(run_dir)
-    if process is not None and process.host != host_name():
+    if process is not None and process.host != host_name() and not process.ranks_here:
         raise UsageError(
             f"run {run_dir.name} is on {process.host}, this is {host_name()}",
             hint="Stop it from there.",
         )
-    alive = [] if process is None else [rank.pid for rank in process.ranks if rank.alive]
+    alive = _asked_pids(process)
     if not alive:
         raise UsageError(f"run {run_dir.name} is not running", hint="`quark list runs` shows why.")
     for pid in alive:
@@ -244,11 +244,21 @@ def wait_stopped(
     """Wait until no rank of a run lives; returns whether that came in time."""
     deadline = clock() + timeout_seconds
     process = run_files.read_process(run_dir)
-    while process is not None and any(rank.alive for rank in process.ranks):
+    while process is not None and (process.alive_here or process.agent_alive):
         if clock() >= deadline:
             return False
         sleep(0.1)
     return True
+
+
+def _asked_pids(process: run_files.RunProcess | None) -> list[int]:
+    """Return whom to ask: the ranks, who agree on it; between two starts their agent."""
+    if process is None:
+        return []
+    alive = [rank.pid for rank in process.alive_here]
+    if not alive and process.agent is not None and process.agent_alive:
+        return [process.agent.pid]
+    return alive
 
 
 def _decoded(lines: list[bytes]) -> list[dict[str, Any]]:
@@ -266,6 +276,8 @@ def _decoded(lines: list[bytes]) -> list[dict[str, Any]]:
 def _status(run_dir: Path, last: dict[str, Any], now: float) -> str:
     process = run_files.read_process(run_dir)
     ended = last.get("event") in {"end", "error"}
+    if ended and process is not None and _starts_again(process, last):
+        return "running"
     if ended and (process is None or last["time"] >= process.started_at):
         if last["event"] == "error":
             return "failed"
@@ -276,11 +288,16 @@ def _status(run_dir: Path, last: dict[str, Any], now: float) -> str:
     return "interrupted" if last.get("event") == "stopping" else "lost"
 
 
+def _starts_again(process: run_files.RunProcess, last: dict[str, Any]) -> bool:
+    """Tell whether the ranks ended only to be started again; a moment too long after the last end."""
+    return process.agent_alive and (last["event"] == "error" or last.get("reason") == "regroup")
+
+
 def _lives(run_dir: Path, process: run_files.RunProcess | None, now: float) -> bool:
     if process is None:
         return now - (run_dir / run_files.JOB_FILE).stat().st_mtime < STARTING_SECONDS
-    if process.host == host_name():
-        return any(rank.alive for rank in process.ranks)
+    if process.ranks_here:
+        return bool(process.alive_here) or process.agent_alive
     metrics = run_dir / run_files.METRICS_FILE
     return metrics.exists() and now - metrics.stat().st_mtime < HEARTBEAT_LIMIT_SECONDS
 

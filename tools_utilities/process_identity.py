@@ -3,7 +3,11 @@
 Reads /proc where there is one; elsewhere only whether a process of that number lives.
 """
 
+import functools
+import hashlib
 import os
+import socket
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -18,10 +22,20 @@ class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     start: int = 0
     """Clock ticks after boot when it started; 0 where the system does not tell."""
+    machine: int = 0
+    """`this_machine()` where it runs; 0: unknown."""
+
+    @property
+    def here(self) -> bool:
+        """Whether its number means anything in this process's namespace."""
+        return self.machine == this_machine()
 
     @property
     def alive(self) -> bool:
-        """Whether this very process still runs (one that only waits to be collected does not)."""
+        """Whether this very process still runs (one that only waits to be collected does not).
+
+        Only to be asked of a process that is `here`: elsewhere the number is somebody else's.
+        """
         fields = _stat(self.pid)
         if fields is not None:
             same = self.start in (0, int(fields[_START_FIELD]))
@@ -34,7 +48,24 @@ class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
 def identify(pid: int) -> ProcessIdentity:
     """Return the identity of a process that lives now."""
     fields = _stat(pid)
-    return ProcessIdentity(pid=pid, start=int(fields[_START_FIELD]) if fields else 0)
+    start = int(fields[_START_FIELD]) if fields else 0
+    return ProcessIdentity(pid=pid, start=start, machine=this_machine())
+
+
+@functools.cache
+def this_machine() -> int:
+    """Return a number below 2**63 for this host, its boot and its process namespace.
+
+    Equal in two processes only if a process number means the same to both: machines may share a
+    name, containers a boot, and after a boot numbers are given out anew.
+    """
+    parts = [socket.gethostname()]
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
+    with suppress(OSError):
+        parts.append(str(Path("/proc/self/ns/pid").readlink()))
+    digest = hashlib.blake2b("\n".join(parts).encode(), digest_size=8).digest()
+    return (int.from_bytes(digest) >> 1) or 1
 
 
 def descendants(pid: int) -> list[int]:

@@ -5,11 +5,14 @@ back; the others go on without it meanwhile. An agent that ended by itself has e
 """
 
 import logging
+import signal
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 LOOK_SECONDS = 0.25
+ASKED = (signal.SIGINT, signal.SIGTERM)
+"""An agent that these end before it can hear them was asked to go, not lost."""
 SIGNAL_BASE = 128
 
 logger = logging.getLogger("quark.agent")
@@ -76,7 +79,7 @@ class Keeper:
             if code is None:
                 continue
             del self._agents[number]
-            if code < 0 and not self._codes and self._returns_left:
+            if code < 0 and -code not in ASKED and not self._codes and self._returns_left:
                 logger.warning("node %d: signal %d ended its agent", number, -code)
                 self._returns_left -= 1
                 self._away[number] = self._clock()

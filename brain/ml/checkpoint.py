@@ -6,7 +6,6 @@ reader cuts them, progress and stream are those of all ranks together, and only 
 generators are each rank's own.
 """
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -90,15 +89,16 @@ def write_snapshot(
     # DCP costs a second of import: nobody pays it before the first save.
     from brain.ml.sharded_tensors import ShardWriter, write_alone
 
-    step, where = snapshot.step, [""]
+    step, where, handed_over = snapshot.step, [""], [False]
     hidden = place.hidden(step)
 
     def after_files(token: str, paths: list[Path]) -> dict[str, FileRecord]:
-        own = hidden / _rank_file(group.rank)
+        own = hidden / checkpoint_files.rank_file(group.rank)
         checkpoint_files.write_file(own, snapshot.random)
         written = [*paths, own]
         records = {path.name: checkpoint_files.record_of(path) for path in written}
         place.add(step, token, written)
+        handed_over[0] = True
         return records
 
     def end(token: str, index: TensorIndex, ranks: list[dict[str, Any]]) -> None:
@@ -122,7 +122,8 @@ def write_snapshot(
         else:
             _write_together(snapshot, writer, group)
     except BaseException:
-        shutil.rmtree(hidden, ignore_errors=True)  # a full disk needs the room
+        # A full disk needs the room.
+        checkpoint_files.discard(hidden, group.rank, handed_over=handed_over[0])
         raise
     return where[0]
 
@@ -196,7 +197,7 @@ def load_checkpoint(path: Path, state: TrainerState, parts: Parts, group: Proces
     _load_optimizer(path, parts)
     if state.scaler:
         parts.scaler.load_state_dict(state.scaler)
-    random_file = path / _rank_file(group.rank)
+    random_file = path / checkpoint_files.rank_file(group.rank)
     if random_file.exists():  # a rank that an earlier, smaller world did not have keeps its seed
         content = msgspec.json.decode(random_file.read_bytes(), type=RandomState)
         restore_random_state(content, parts.device)
@@ -248,7 +249,3 @@ def _load_optimizer(path: Path, parts: Parts) -> None:
     # Rates and decay come from the job: they may be changed for a resume.
     groups = parts.optimizer.state_dict()["param_groups"]
     parts.optimizer.load_state_dict({"state": slots, "param_groups": groups})
-
-
-def _rank_file(rank: int) -> str:
-    return f"rank-{rank:05d}.json"

@@ -118,6 +118,26 @@ def begin(folder: Path, step: int) -> Path:
     return hidden
 
 
+def discard(hidden: Path, rank: int, *, handed_over: bool) -> None:
+    """Make room after a save that failed on this rank.
+
+    Rank 0 publishes, so it alone knows that nothing is being published: it removes everything.
+    Another rank removes its own files, and those only until it has told rank 0 that they are there:
+    it may be told of a failure while rank 0 publishes (a broken connection to a third one).
+    """
+    if rank == 0:
+        shutil.rmtree(hidden, ignore_errors=True)
+    elif not handed_over:
+        for own in (f"*-{rank + 1:05d}-of-*.safetensors", f"*{rank_file(rank)}*"):
+            for path in hidden.glob(own):
+                path.unlink(missing_ok=True)
+
+
+def rank_file(rank: int) -> str:
+    """Return the name of the file with a rank's random generators."""
+    return f"rank-{rank:05d}.json"
+
+
 def hidden_folder(folder: Path, step: int) -> Path:
     """Return where a checkpoint stands while it is written."""
     return folder / f".{checkpoint_name(step)}.partial"

@@ -26,6 +26,7 @@ from tools_utilities.errors import (
 )
 from tools_utilities.fetch import Fetcher
 from tools_utilities.object_store import ObjectStore, open_store
+from tools_utilities.process_identity import this_machine
 
 
 class CheckpointPlace(Protocol):
@@ -49,6 +50,10 @@ class CheckpointPlace(Protocol):
 
     def keep_newest(self, count: int) -> None:
         """Remove all but the newest `count`, and what interrupted saves left."""
+        ...
+
+    def recover(self) -> None:
+        """Undo what an interrupted save left; only a run that begins may, not who merely reads."""
         ...
 
     def names(self) -> list[str]:
@@ -105,9 +110,12 @@ class FolderPlace:
         """As of CheckpointPlace."""
         files.keep_newest(self.folder, count)
 
-    def names(self) -> list[str]:
+    def recover(self) -> None:
         """As of CheckpointPlace."""
         files.recover(self.folder)
+
+    def names(self) -> list[str]:
+        """As of CheckpointPlace."""
         return [path.name for path in files.list_checkpoints(self.folder)]
 
     def point_to(self, name: str) -> None:
@@ -169,6 +177,9 @@ class StorePlace:
                 hint=error.hint or "Allow deleting below the checkpoints, or keep=1000000.",
             ) from error
 
+    def recover(self) -> None:
+        """Nothing to undo: what is not named by a `complete.json` is swept by the next save."""
+
     def names(self) -> list[str]:
         """As of CheckpointPlace."""
         found = [
@@ -204,7 +215,8 @@ class StorePlace:
 
     def path_of(self, name: str) -> Path:
         """As of CheckpointPlace."""
-        return self._passing / f"brought-{name}"
+        # Machines may share the run's folder: each fetches into one of its own.
+        return self._passing / f"brought-{this_machine():x}-{name}"
 
     def _key(self, step: int, token: str, file: str) -> str:
         return f"{self._prefix}{files.checkpoint_name(step)}/{token}.{file}"

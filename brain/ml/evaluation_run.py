@@ -28,6 +28,7 @@ def run(session: Session) -> int:
         evaluator, model = prepare(session)
     found = evaluator.run(model, session.group, session.stop, limit_of(session.job))
     if found is None:
+        session.stop.settle(session.group.total(session.stop.flags()))
         raise RunStoppedError("stopped before all of the data was seen")
     session.tell("eval", step=0, loss=found.loss, samples=found.samples, tokens=found.tokens)
     session.watchdog.watch_peers(())

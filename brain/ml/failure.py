@@ -62,6 +62,17 @@ class Failure:
         }
         return self._write(metrics, rank, fields)
 
+    def tell_silent(self, metrics: MetricsLog, rank: int, machine: int, seconds: float) -> bool:
+        """Write that a whole machine, whose first rank is `rank`, has not been heard of for so long."""
+        fields = {
+            "kind": "RankLostError",
+            "message": f"machine {machine} (rank {rank} and on) has been silent for {seconds:.0f} s",
+            "hint": "It may be frozen, or its network gone; the others go on without it.",
+            "exit_code": 1,
+            "detail": {"machine": machine},
+        }
+        return self._write(metrics, rank, fields)
+
     def finish(self) -> None:
         """Wait until what this process tells is written: after the claim nobody else would."""
         self._writing.acquire(timeout=SETTLE_SECONDS)

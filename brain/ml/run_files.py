@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from brain.ml.process_group import host_name
 from tools_utilities.prepared_types import prepared
 from tools_utilities.process_identity import ProcessIdentity
 
@@ -31,11 +32,30 @@ class RunProcess(msgspec.Struct, frozen=True, kw_only=True):
     """The processes of one start of a run; rank 0 writes it when all ranks have met."""
 
     host: str
+    """Of rank 0, for people; `ranks` say which machine they are on."""
     parent_pid: int
-    """Of rank 0: torch's launcher, or whoever started the one process."""
+    """Of rank 0: its agent, or whoever started the one process."""
     ranks: tuple[ProcessIdentity, ...]
     started_at: float
     """Unix seconds."""
+    agent: ProcessIdentity | None = None
+    """Of rank 0: starts the ranks again while it lives; None: nobody does."""
+
+    @property
+    def ranks_here(self) -> tuple[ProcessIdentity, ...]:
+        """The ranks whose process numbers mean something on this machine."""
+        unknown = self.host == host_name()  # written by an earlier version
+        return tuple(rank for rank in self.ranks if rank.here or (unknown and not rank.machine))
+
+    @property
+    def alive_here(self) -> tuple[ProcessIdentity, ...]:
+        """The ranks of this machine that live."""
+        return tuple(rank for rank in self.ranks_here if rank.alive)
+
+    @property
+    def agent_alive(self) -> bool:
+        """Whether rank 0's agent is on this machine and lives."""
+        return self.agent is not None and self.agent.here and self.agent.alive
 
 
 def write_process(run_dir: Path, process: RunProcess) -> None:

@@ -2,7 +2,7 @@
 
 Writes events to the run's metrics.jsonl, log lines to standard error, nothing to standard output.
 Exit codes: 0, or those of design: 2, 3, 4 and 6 before the first step, 1 after it, 130 interrupted
-and 143 terminated, both saved.
+and 143 terminated, both saved. Under an agent these two are 0, and 75 asks it to start anew.
 """
 
 import logging
@@ -13,6 +13,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,9 +23,10 @@ import msgspec
 from brain.ml.failure import Failure
 from brain.ml.metrics import MetricsLog
 from brain.ml.process_group import ProcessGroup, World, read_world
+from brain.ml.run_lock import AGAIN_SECONDS, FIRST_SECONDS, only_start
 from brain.ml.session import Session
 from brain.ml.stall_watch import StallWatch
-from brain.ml.stop_request import EXIT_CODES, StopRequest
+from brain.ml.stop_request import ASK_AGAIN, EXIT_CODES, REGROUPED, StopRequest
 from brain.ml.training_job import TrainingJob, load_job
 from brain.ml.watchdog import Watchdog
 from tools_utilities.errors import QuarkError, RunStoppedError, UsageError
@@ -46,12 +48,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if len(given) != 1:
             raise UsageError("one job file is needed", hint="python -m brain.ml.train job.yaml")
         job = _of_this_start(_read_job(Path(given[0])), world)
-    except QuarkError as error:
+        with _alone(Path(job.run_dir), world):
+            code = train(job, world, stop)
+    except QuarkError as error:  # nothing has begun: there is no run to tell of it
         _log(error)
         return type(error).exit_code
-    code = train(job, world, stop)
-    # An agent starts ranks again that end with another code; who asked for the end wants none.
-    return 0 if world.start and code == EXIT_CODES["interrupt"] else code
+    if not world.start or code not in EXIT_CODES.values():
+        return code
+    # An agent starts ranks again that end with another code than 0; who asked for the end wants none.
+    return REGROUPED if stop.reason == "regroup" else 0
 
 
 def _of_this_start(job: TrainingJob, world: World) -> TrainingJob:
@@ -70,7 +75,12 @@ def train(job: TrainingJob, world: World, stop: StopRequest) -> int:
     stall = StallWatch(
         job.stall_seconds, out=sys.stderr, tell=lambda message: _tell_stall(metrics, world, message)
     )
-    watchdog = Watchdog(world, metrics, failure, _guardians(world), stall=stall)
+    watchdog = Watchdog(
+        world, metrics, failure, _guardians(world), stall=stall,
+        # Under an agent the launcher is the agent's to watch.
+        orphaned=ASK_AGAIN if world.start else signal.SIGTERM,
+        leaving=lambda: _leaves_early(session),
+    )  # fmt: skip
     session = Session(
         job=job,
         group=ProcessGroup(world),
@@ -111,6 +121,11 @@ def _fail(session: Session, error: Exception) -> int:
     if session.group.world_size > 1 and not isinstance(error, QuarkError):
         # A collective broke because another rank went: that rank, or the watchdog, tells why.
         session.watchdog.wait_for_cause()
+        if _leaves_early(session) and not session.failure.told:
+            # All ranks were asked; another one heard it first and has left.
+            stopped = EXIT_CODES[session.stop.reason or "interrupt"]
+            _tell_stopped_early(session, stopped)
+            return stopped
     try:
         told = session.failure.tell(session.metrics, error, exit_code=code)
     except OSError:  # a full disk takes no event either
@@ -121,6 +136,19 @@ def _fail(session: Session, error: Exception) -> int:
         if not isinstance(error, QuarkError):
             logger.error("%s", "".join(traceback.format_exception(error)))
     return code
+
+
+def _alone(run_dir: Path, world: World) -> AbstractContextManager[None]:
+    """Return the lock of a run's folder, which rank 0 takes for all."""
+    if world.rank != 0:
+        return nullcontext()
+    run_dir.mkdir(parents=True, exist_ok=True)
+    return only_start(run_dir, AGAIN_SECONDS if world.start > 1 else FIRST_SECONDS)
+
+
+def _leaves_early(session: Session) -> bool:
+    """Tell whether ranks leave without agreeing on it: they do until they make steps together."""
+    return session.stop.reason is not None and not session.steps_made
 
 
 def _tell_stall(metrics: MetricsLog, world: World, message: str) -> None:
@@ -164,9 +192,9 @@ def _end_fork_server() -> None:
 
 
 def _guardians(world: World) -> list[ProcessIdentity]:
-    """Return the processes this one must not outlive: the launcher, and torch's own launcher."""
-    pids = [] if world.launcher_pid is None else [world.launcher_pid]
-    if world.world_size > 1:
+    """Return the processes this one must not outlive: the agent, or the launcher and torch's own."""
+    pids = [] if world.launcher_pid is None or world.start else [world.launcher_pid]
+    if world.world_size > 1 or world.start:
         pids.append(os.getppid())
     return [identify(pid) for pid in pids]
 

@@ -7,7 +7,7 @@ epoch's end, a stop, the time) travels in two small sums a step, so that all ran
 import logging
 import time
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
@@ -34,7 +34,7 @@ from brain.ml.stop_request import EXIT_CODES
 from brain.ml.token_source import Batch, empty_batch
 from brain.ml.training_stream import TrainingStream
 from tools_utilities.activity import ACTIVITY
-from tools_utilities.errors import DataError, RunStoppedError
+from tools_utilities.errors import DataError, QuarkError, RunStoppedError
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +57,8 @@ class Agreed(NamedTuple):
     samples: int
     stop: str | None
     """Why to stop instead of making it."""
+    failed: bool
+    """A rank cannot have its data."""
 
 
 class Trainer:
@@ -83,15 +85,15 @@ class Trainer:
         if self.job.compile:
             self.model = torch.compile(self.model)
         self.report = StepReport(self.job, self.progress, self.length)
-        self._samples = (
-            SampleLog(session.run_dir, self.group.world) if self.job.sample_log else None
-        )
+        self._samples = SampleLog(session.run_dir, self.group) if self.job.sample_log else None
         self._started = time.monotonic() - self.progress.seconds
         self._saver = CheckpointSaver(place, self.group, keep=self.job.keep, tell=session.tell)
         self._stats: dict[str, float] = {}
         """Of the data, `SUMMED` over all ranks; as of the last step."""
         self._position = stream.state_dict()
         """Of the data: after the last step made, whatever has been fetched since."""
+        self._failed: QuarkError | None = None
+        """Why this rank cannot have its data."""
 
     def run(self) -> int:
         """Train to the end; returns the exit code."""
@@ -112,6 +114,8 @@ class Trainer:
             agreed = self._agree(batches)
             if agreed.stop is not None:
                 return agreed.stop
+            if agreed.failed:
+                self._save_and_fail()
             if not agreed.samples:
                 self._end_epoch()
                 return stop_rule(self.job, self.progress, self.length)
@@ -136,11 +140,14 @@ class Trainer:
                 return reason
 
     def _fetch(self) -> list[Batch]:
-        """Return this rank's micro-batches of the next step; none when asked to stop meanwhile."""
+        """Return this rank's micro-batches of the next step; none when stopped or without data."""
         try:
             with self.session.stop.interruptible():
                 return self.stream.take(self.job.grad_accum)
         except RunStoppedError:
+            return []
+        except QuarkError as error:
+            self._failed = error  # `_agree` tells the other ranks, since all of them save
             return []
 
     def _filled(self, batches: list[Batch]) -> list[Batch]:
@@ -149,17 +156,16 @@ class Trainer:
         return [*batches, *[empty_batch(self.job.pad_id)] * (count - len(batches))]
 
     def _agree(self, batches: list[Batch]) -> Agreed:
-        reason = self.session.stop.reason
-        tokens, samples, interrupts, terminates = self.group.total(
+        stop = self.session.stop
+        tokens, samples, failed, *asked = self.group.total(
             [
                 sum(batch.num_targets for batch in batches),
                 sum(batch.num_samples for batch in batches),
-                reason == "interrupt",
-                reason == "terminate",
+                self._failed is not None,
+                *stop.flags(),
             ]
         )
-        stop = "interrupt" if interrupts else "terminate" if terminates else None
-        return Agreed(int(tokens), int(samples), stop)
+        return Agreed(int(tokens), int(samples), stop.settle(asked), failed > 0)
 
     def _step(self, batches: list[Batch], agreed: Agreed, rate: float) -> tuple[float, float]:
         """Make one optimizer step; returns the mean loss over all ranks' targets and the gradient norm."""
@@ -238,7 +244,13 @@ class Trainer:
         progress = self.progress
         if self.evaluator is None or progress.last_eval_step == progress.step:
             return
-        found = self.evaluator.run(self.parts.model, self.group, self.session.stop)
+        try:
+            found = self.evaluator.run(self.parts.model, self.group, self.session.stop)
+        except QuarkError as error:
+            if self.group.world_size > 1:
+                raise  # the other ranks do not know of it, and a save takes all of them
+            self._failed = error
+            self._save_and_fail()
         if found is None:
             return  # asked to stop: the next border of a step sees to it
         progress.val_loss = found.loss
@@ -265,6 +277,24 @@ class Trainer:
             stream=self._position,
         )
         self._saver.save(state, self.parts)
+
+    def _save_and_fail(self) -> NoReturn:
+        """Save the last finished step, then fail for want of data; a collective.
+
+        Raises:
+            QuarkError: what kept this rank from its data.
+        """
+        if self.session.steps_made:
+            try:
+                self._save()
+                self._saver.wait()
+            except (QuarkError, OSError) as error:  # what ended the run matters more
+                message = f"step {self.progress.step} could not be saved: {error}"
+                self.session.tell("warning", message=message)
+        if self._failed is not None:
+            raise self._failed
+        while True:  # the rank that failed tells why, and the watchdog ends this one
+            self.group.barrier()
 
     def _finish(self, reason: str) -> int:
         """Evaluate (unless somebody waits for the end), save, and say how it ended."""

@@ -1,5 +1,6 @@
 """Builds what a run needs, finds where it stands, and trains; between `train.py` and `trainer.py`."""
 
+import hashlib
 import logging
 import os
 import time
@@ -38,7 +39,7 @@ from brain.ml.trainer import Trainer, TrainerStart
 from brain.ml.training_job import TrainingJob
 from brain.ml.training_stream import TrainingStream
 from tools_utilities.errors import ChangedError, DataError, DataNotFoundError, UsageError
-from tools_utilities.process_identity import ProcessIdentity, identify
+from tools_utilities.process_identity import ProcessIdentity, identify, this_machine
 from tools_utilities.run_words import said_run
 
 PARALLEL = ("ddp", "fsdp")
@@ -160,15 +161,21 @@ def meet(session: Session, device: torch.device) -> None:
     group = session.group
     group.join(device.type)
     own = identify(os.getpid())
-    pids, starts = group.gather_numbers(own.pid), group.gather_numbers(own.start)
+    # Process numbers of several machines side by side: each says of which one it is.
+    numbers = [group.gather_numbers(each) for each in (own.pid, own.start, own.machine)]
     ranks = tuple(
-        ProcessIdentity(pid=pid, start=start) for pid, start in zip(pids, starts, strict=True)
+        ProcessIdentity(pid=pid, start=start, machine=machine)
+        for pid, start, machine in zip(*numbers, strict=True)
     )
     if group.is_main:
         write_process(
             session.run_dir,
             RunProcess(
-                host=host_name(), parent_pid=os.getppid(), ranks=ranks, started_at=time.time()
+                host=host_name(),
+                parent_pid=os.getppid(),
+                agent=identify(os.getppid()) if group.world.start else None,
+                ranks=ranks,
+                started_at=time.time(),
             ),
         )
     if group.world_size > 1:
@@ -180,18 +187,25 @@ def find_checkpoint(
 ) -> tuple[Path | None, Sequence[checkpoint_files.RejectedCheckpoint]]:
     """Return the checkpoint to go on from, as a folder of this machine, and those that are damaged.
 
-    Rank 0 chooses for all; the first rank of each other machine brings what it chose.
+    Rank 0 chooses for all; the first rank of each other machine (and run folder) brings what it chose.
 
     Raises:
         QuarkError: there is none where one is asked for, or one where the run is to be new.
     """
-    name, rejected = _choose(job, place) if group.is_main else (None, ())
+    name: str | None = None
+    rejected: Sequence[checkpoint_files.RejectedCheckpoint] = ()
+    if group.is_main:
+        place.recover()
+        name, rejected = _choose(job, place)
     step = -1 if name is None else checkpoint_files.step_of(name) or 0
     step = group.gather_numbers(step)[0]
     if step < 0:
         return None, rejected
     name = checkpoint_files.checkpoint_name(step)
-    if group.world.local_rank == 0 and not group.is_main:
+    digest = hashlib.blake2b(f"{this_machine()} {job.run_dir}".encode(), digest_size=8).digest()
+    folder = int.from_bytes(digest) >> 1
+    # Agents of several nodes may share a machine: two ranks must not fetch into one folder.
+    if group.gather_numbers(folder).index(folder) == group.rank and not group.is_main:
         place.bring(name)
     group.barrier()
     return place.path_of(name), rejected

@@ -1,6 +1,6 @@
 """A thread a rank: keeps the heartbeat, and sees what a rank deep in a wait cannot.
 
-- Whoever launched the run has died: asks this process to save and stop, as SIGTERM would.
+- Whoever launched the run has died: asks this process to save and stop, by a signal to itself.
 - Nothing has moved for long: what is waited for and all stacks go to the log.
 - Another rank has told of a failure, or vanished: ends this process, whatever it waits for.
 """
@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from brain.ml.failure import Failure
 from brain.ml.metrics import HEARTBEAT_SECONDS, MetricsLog
@@ -36,9 +36,21 @@ class Watchdog:
         guardians: Sequence[ProcessIdentity],
         *,
         stall: StallWatch | None = None,
+        orphaned: signal.Signals = signal.SIGTERM,
+        leaving: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`guardians`: processes without which the run must not go on; `stall`: looked at too."""
-        self._stall = stall
+        """Watch for one rank.
+
+        Args:
+            world: Which one.
+            metrics: Where a lost rank is told.
+            failure: The right to tell of one.
+            guardians: Processes without which the run must not go on.
+            stall: Looked at too.
+            orphaned: Sent to this process when a guardian has died.
+            leaving: Whether all ranks have been asked to go and do, each by itself.
+        """
+        self._stall, self._orphaned, self._leaving = stall, orphaned, leaving
         self._world = world
         self._metrics = metrics
         self._failure = failure
@@ -52,13 +64,15 @@ class Watchdog:
         self._thread.start()
 
     def watch_peers(self, peers: Sequence[ProcessIdentity]) -> None:
-        """Look after the other ranks of this machine too; `peers` by rank."""
+        """Look after the other ranks too, those of this machine; `peers` by rank."""
         self._peers = list(peers)
 
-    def wait_for_cause(self) -> None:
+    def wait_for_cause(self, seconds: float = GRACE_SECONDS) -> None:
         """Give other ranks a moment to tell why an exchange with them broke; tell of a lost one."""
-        deadline = time.monotonic() + GRACE_SECONDS
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self._failure.told:
+            if self._leaving():
+                return
             lost = self._lost()
             if lost:
                 self._failure.tell_lost(self._metrics, lost[0], self._peers[lost[0]].pid)
@@ -66,7 +80,7 @@ class Watchdog:
             time.sleep(0.05)
 
     def _lost(self) -> list[int]:
-        return [rank for rank, peer in enumerate(self._peers) if not peer.alive]
+        return [rank for rank, peer in enumerate(self._peers) if peer.here and not peer.alive]
 
     def stop(self) -> None:
         """Stop looking: from here on ranks may end."""
@@ -89,10 +103,10 @@ class Watchdog:
         if any(not guardian.alive for guardian in self._guardians):
             self._guardians = []
             logger.warning("the process that launched this run has died: saving and stopping")
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), self._orphaned)
 
     def _look_around(self) -> None:
-        lost = self._lost()
+        lost = [] if self._leaving() else self._lost()
         if not lost and not self._failure.told:
             return
         # The main thread most often finds out by itself: its next exchange fails.

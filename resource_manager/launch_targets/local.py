@@ -15,7 +15,7 @@ from pathlib import Path
 
 import brain
 from brain.ml.process_group import LAUNCHER_VARIABLE
-from brain.ml.run_files import JOB_FILE, LOG_FILE, RunProcess, read_process
+from brain.ml.run_files import JOB_FILE, LOG_FILE, read_process
 from brain.ml.training_job import TrainingJob
 from resource_manager.launch_target import LaunchPlan, LaunchTarget, RunHandle
 from resource_manager.runs import last_events
@@ -63,7 +63,7 @@ class LocalRun:
     def terminate(self) -> None:
         """Ask every rank to save and stop (143)."""
         if self._launcher:
-            # Ranks that end so are started again; the agent passes it on and starts none.
+            # The agent passes it on and starts none again; with a rendezvous, only this machine leaves.
             self._asked.append(signal.SIGTERM)
             _send(self.pid, signal.SIGTERM)
         else:
@@ -78,19 +78,20 @@ class LocalRun:
     def _ask(self, number: signal.Signals) -> None:
         self._asked.append(number)
         # To the ranks themselves: together they agree to stop, on whatever machine they are.
+        # While none has begun, to who starts them.
         for pid in self._rank_pids() or [self.pid]:
             _send(pid, number)
 
     def _rank_pids(self) -> list[int]:
         process = read_process(self._run_dir)
-        if process is None or not self._is_ours(process):
+        if process is None:
             return []
-        return [rank.pid for rank in process.ranks if rank.alive]
-
-    def _is_ours(self, process: RunProcess) -> bool:
-        """Tell this start's processes from those of an earlier start of the same run."""
+        # Not those of an earlier start of the same run, nor of another agent of this machine.
         ours = {self.pid, *descendants(self.pid)}  # an agent may stand between
-        return not ours.isdisjoint({process.parent_pid, process.ranks[0].pid})
+        here = [rank.pid for rank in process.alive_here]
+        if process.ranks[0].pid in here and process.parent_pid == self.pid:
+            return here  # where the system does not tell who started whom
+        return [pid for pid in here if pid in ours]
 
     def _own_code(self, code: int) -> int:
         events = [

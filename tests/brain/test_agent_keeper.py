@@ -62,6 +62,17 @@ def test_agent_that_ends_by_itself_ends_the_run_with_its_code(node: _Node):
     assert node.keeper.wait(lambda _: None) == 1
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_agent_that_was_asked_to_go_before_it_could_hear_does_not_come_back(
+    node: _Node, number: signal.Signals
+):
+    node.agents[1].code = -number
+    node.look_at(0)
+    node.agents[0].code = 0
+    assert node.look_at(50) == 2
+    assert node.keeper.wait(lambda _: None) == 128 + number
+
+
 def test_returns_are_counted(node: _Node):
     node = _Node(returns=1)
     for now in (0.0, 20.0, 40.0):

@@ -156,11 +156,35 @@ def test_full_disk_loses_nothing_older(tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step-00000001"]
 
 
+@pytest.mark.parametrize(
+    ("rank", "handed_over", "left"),
+    [
+        (0, True, []),
+        (1, False, ["model-00001-of-00002.safetensors", "rank-00000.json"]),
+        (1, True, ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+                   "rank-00000.json", "rank-00001.json"]),
+    ],
+)  # fmt: skip
+def test_failed_save_removes_nothing_that_may_be_published(
+    tmp_path: Path, *, rank: int, handed_over: bool, left: list[str]
+):
+    """A rank that lost a third one must not empty the folder that rank 0 is about to rename."""
+    hidden = checkpoint_files.begin(tmp_path, 1)
+    for number in (0, 1):
+        (hidden / f"model-{number + 1:05d}-of-00002.safetensors").write_bytes(b"x")
+        (hidden / checkpoint_files.rank_file(number)).write_bytes(b"{}")
+    checkpoint_files.discard(hidden, rank, handed_over=handed_over)
+    assert sorted(path.name for path in hidden.glob("*")) == left
+
+
 def test_same_step_again_is_there_at_every_moment(tmp_path: Path):
     """Cut off between its two renames: the one before comes back."""
     old = _save(tmp_path, 5, parts=_parts(1))
     content = (old / "model.safetensors").read_bytes()
     old.rename(old.with_name(".step-00000005.replaced"))
+    # Who reads leaves it alone: the save may still be going on, and needs the name free.
+    assert choose_checkpoint(FolderPlace(tmp_path)) == (None, [])
+    FolderPlace(tmp_path).recover()
     assert choose_checkpoint(FolderPlace(tmp_path)) == ("step-00000005", [])
     assert (old / "model.safetensors").read_bytes() == content
     _save(tmp_path, 5, parts=_parts(2))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from brain.ml.process_group import START_VARIABLE
+from brain.ml.stop_request import ASK_AGAIN, REGROUPED
 from brain.ml.training_job import Every
 from resource_manager.launch_targets.local import LAUNCH_TARGET
 from resource_manager.runs import read_events, read_run, stop_run
@@ -241,6 +243,29 @@ def test_stop_from_another_terminal_reaches_all_ranks(
     stop_run(tmp_path / "run")
     assert [training_forks.wait(pid, LIMIT_SECONDS) for pid in pids] == [130, 130]
     assert events(tmp_path / "run", "stopping")[0]["reason"] == "interrupt"
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "reason"),
+    [(signal.SIGTERM, 0, "terminate"), (ASK_AGAIN, REGROUPED, "regroup")],
+)
+def test_one_rank_that_is_asked_stops_all_and_only_an_agent_means_again(
+    tmp_path: Path, store: StoreSpec, training_forks: ForkServer, port: int, *,
+    number: signal.Signals, code: int, reason: str,
+):  # fmt: skip
+    """What ranks say to an agent: 0 when a person asked one of them, else that they wait for it."""
+    run_dir = tmp_path / "run"
+    job = make_job(run_dir, store, max_steps=100_000)
+    pids = training_forks.start_ranks(job, 2, port, **{START_VARIABLE: "1"})
+    wait_for_step(run_dir, 2)
+    os.kill(pids[1], number)
+    assert [training_forks.wait(pid, LIMIT_SECONDS) for pid in pids] == [code, code]
+    end = events(run_dir, "end")[0]
+    assert (end["reason"], end["exit_code"]) == (reason, 143)
+    assert events(run_dir, "checkpoint")[-1]["step"] == end["step"]
+    assert not events(run_dir, "error")
+    # The agent, here the server of forks, lives on.
+    assert read_run(run_dir).status == ("interrupted" if reason == "terminate" else "running")
 
 
 def test_interrupted_ranks_with_loader_workers_leave_no_process(

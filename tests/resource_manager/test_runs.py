@@ -30,7 +30,7 @@ from resource_manager.runs import (
 )
 from tools_utilities.errors import DataNotFoundError, UsageError
 from tools_utilities.object_store import StoreSpec
-from tools_utilities.process_identity import ProcessIdentity, identify
+from tools_utilities.process_identity import ProcessIdentity, identify, this_machine
 
 NOBODY = ProcessIdentity(pid=2**22 - 3, start=1)
 
@@ -180,6 +180,59 @@ def test_no_runs_is_said(tmp_path: Path):
     assert list_runs(tmp_path / "none") == []
     with pytest.raises(DataNotFoundError, match="no runs"):
         newest_run(tmp_path / "none")
+
+
+def test_only_the_ranks_of_this_machine_are_asked_to_stop(tmp_path: Path):
+    """Rank 0 is elsewhere and its number is somebody's here: nobody but rank 1 gets a signal."""
+    folder = _run(tmp_path, "r", START)
+    children = [_sleeper(), _sleeper()]
+    elsewhere = ProcessIdentity(pid=children[0].pid, machine=this_machine() ^ 1)
+    try:
+        _process(folder, elsewhere, identify(children[1].pid), host="elsewhere")
+        assert read_run(folder).status == "running"
+        stop_run(folder, number=signal.SIGTERM)
+        assert children[1].wait(10) == -signal.SIGTERM
+        assert children[0].poll() is None
+        assert wait_stopped(folder, 5)
+        _process(folder, elsewhere, host="elsewhere")
+        with pytest.raises(UsageError, match="is on elsewhere"):
+            stop_run(folder)
+        _process(folder, elsewhere)  # a container of the same name
+        with pytest.raises(UsageError, match="not running"):
+            stop_run(folder)
+        assert children[0].poll() is None
+    finally:
+        _end(children)
+
+
+def test_between_two_starts_the_agent_is_asked(tmp_path: Path):
+    lost = {"event": "error", "message": "rank 1 was killed", "exit_code": 1}
+    folder = _run(tmp_path, "r", START, lost)
+    agent = _sleeper()
+    try:
+        process = RunProcess(
+            host=host_name(), parent_pid=agent.pid, ranks=(NOBODY,), agent=identify(agent.pid),
+            started_at=time.time() - 1,
+        )  # fmt: skip
+        write_process(folder, process)
+        assert read_run(folder).status == "running"
+        assert not wait_stopped(folder, 0.05)
+        stop_run(folder, number=signal.SIGTERM)
+        assert agent.wait(10) == -signal.SIGTERM
+        assert wait_stopped(folder, 5)
+        assert read_run(folder).status == "failed"
+    finally:
+        _end([agent])
+
+
+def _sleeper() -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+
+
+def _end(children: "list[subprocess.Popen[bytes]]") -> None:
+    for child in children:
+        child.kill()
+        child.wait()
 
 
 def test_stop_asks_every_rank_and_waits(tmp_path: Path):
