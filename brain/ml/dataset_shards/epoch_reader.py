@@ -83,7 +83,7 @@ class EpochReader:
         # Nothing else is fetched before what the first batch waits for: see `_request_first`, or
         # first windows, which cannot be looked into before they are counted.
         if not self._walk.is_counted:
-            self._request(self.plan.shape.num_lanes, objects_of=1)
+            self._request(self.plan.shape.num_lanes, self._walk.upcoming())
         self.plan.source.plan_uses(self.plan.table.objects, partial(object_uses, self.plan))
         held: Sequence[Any] = []
         for chunk in self._walk.chunks(self._next_positions):
@@ -147,24 +147,20 @@ class EpochReader:
             if len(self._hints) > _MOST_HINTS:
                 # Nobody has asked for long. An older hint serves too: what lies between is counted.
                 del self._hints[1 : _MOST_HINTS // 2 : 2]
-            self._windows.keep(chunk.windows, self._to_come())
+            # All that may have been asked for and is still to come.
+            upcoming = [*self._walk.upcoming(1), *self._walk.upcoming(2)]
+            to_come = (number for window in upcoming for number in window.splits)
+            self._windows.keep(chunk.windows, to_come)
             if first and self._walk.is_counted:
                 self._request_first(chunk)
             # First windows are short: those after them are needed soon, and all at once.
-            self._request(self.plan.shape.num_lanes if first else _WINDOWS_AHEAD)
+            self._request(self.plan.shape.num_lanes if first else _WINDOWS_AHEAD, upcoming)
 
-    def _to_come(self) -> list[int]:
-        """Return the splits of all windows that may have been asked for and are still to come."""
-        windows = (window for after in (1, 2) for window in self._walk.upcoming(after))
-        return [number for window in windows for number in window.splits]
-
-    def _request(self, num_windows: int, *, objects_of: int = 2) -> None:
-        """Open windows that are needed next; name the objects of each lane's next `objects_of`."""
+    def _request(self, num_windows: int, upcoming: Sequence[UpcomingWindow]) -> None:
+        """Open the first of the windows to come, and name the objects of all of them."""
         if not self.plan.prefetch:
             return
-        upcoming = [
-            window for after in range(objects_of) for window in self._own_windows(1 + after)
-        ]
+        upcoming = self._own_windows(upcoming)
         self._announce(n for window in upcoming for n in window.splits)
         self._windows.request_windows(upcoming[:num_windows])
 
@@ -191,9 +187,9 @@ class EpochReader:
         infos = [self.plan.table.objects[number] for number in objects]
         self.plan.source.read_ahead(infos if prefetch == "auto" else infos[: int(prefetch)])
 
-    def _own_windows(self, after: int) -> list[UpcomingWindow]:
-        """Return windows to come, without those of lanes that only other ranks read."""
-        share, windows = self.plan.share, self._walk.upcoming(after)
+    def _own_windows(self, windows: Sequence[UpcomingWindow]) -> Sequence[UpcomingWindow]:
+        """Return windows to come without those of lanes that only other ranks read."""
+        share = self.plan.share
         if self.total is not None and self.plan.shape.num_lanes % share.world_size == 0:
             turn = (self.plan.start.position + share.rank) % share.world_size
             windows = [found for found in windows if found.lane % share.world_size == turn]
