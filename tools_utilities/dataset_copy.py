@@ -65,7 +65,7 @@ def find_finished(place: str, options: SourceOptions) -> FinishedDataset | None:
         place, endpoint_url=options.endpoint_url, profile=options.profile, region=options.region
     )
     store = open_store(spec)
-    manifest = load_manifest(store, prefix, patient=True)
+    manifest = load_manifest(store, prefix)
     if manifest is None:
         return None
     index = FLAT if _read(store, prefix + MASTER) is None else MASTER
@@ -95,7 +95,7 @@ def copy_dataset(
     }
     folder = Path(spec.uri.removeprefix("file://")) if spec.uri.startswith("file://") else None
     if folder is None or folder.is_dir():
-        there = load_manifest(store, prefix, patient=True)
+        there = load_manifest(store, prefix)
         if there is not None and there.shards == source.manifest.shards:
             return made
         if there is not None:

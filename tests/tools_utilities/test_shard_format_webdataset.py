@@ -296,3 +296,23 @@ def test_an_archive_is_that_of_tarfile() -> None:
     entries = [(f"{s['__key__']}.{field}", s[field]) for s in samples for field in ("txt", "é")]
 
     assert written("webdataset", samples) == archive(*entries)
+
+
+def test_a_key_that_is_there_already_stays_a_sample_of_its_own(tmp_path: Path) -> None:
+    keys = ["a", "a", "a-2", "b", "a", "a"]
+    fields = ["x", "y", "x", "x", "x", "x"]  # `a.x` and `a.y` would be one sample of two fields
+    samples = [
+        {"__key__": key, field: bytes([number])}
+        for number, (key, field) in enumerate(zip(keys, fields, strict=True))
+    ]
+
+    data = written("webdataset", samples)
+
+    back = read_tar(data)
+    assert [row["__key__"] for row in back] == ["a", "a-2", "a-2-2", "b", "a-3", "a-4"]
+    values = [next(value for name, value in row.items() if name != "__key__") for row in back]
+    assert values == [bytes([number]) for number in range(6)]
+    (tmp_path / "x.tar").write_bytes(data)
+    assert [row["__key__"] for row in peer_reads(tmp_path / "x.tar")] == [
+        row["__key__"] for row in back
+    ]

@@ -223,19 +223,24 @@ class TarSplit:
 
 
 def _told_apart(samples: Iterable[Sample]) -> Iterable[Sample]:
-    """Yield the samples; one whose key follows itself gets `-2`, `-3` …: readers would join the two.
+    """Yield the samples; a key that the tar has already becomes `key-2`, `key-3` and so on.
 
-    So it is where several tars, which count their keys from the beginning, become one.
+    Readers would join the two samples, or refuse them. So it is where several tars, which count their
+    keys from the beginning, become one.
     """
-    taken: set[Any] = set()
+    used: dict[str, int] = {}
     for sample in samples:
-        key = written = sample.get(KEY_FIELD)
-        number = 1
-        while isinstance(key, str) and written in taken:
+        key = sample.get(KEY_FIELD)
+        if not isinstance(key, str) or key not in used:
+            used[str(key)] = 1
+            yield sample
+            continue
+        number = used[key] + 1
+        while (written := f"{key}-{number}") in used:
             number += 1
-            written = f"{key}-{number}"
-        taken = {key, written} if isinstance(key, str) else set()
-        yield sample if number == 1 else {**sample, KEY_FIELD: written}
+        used[key] = number
+        used[written] = 1
+        yield {**sample, KEY_FIELD: written}
 
 
 def _member_bytes(sample: Sample, index: int) -> Iterable[tuple[str, bytes]]:
