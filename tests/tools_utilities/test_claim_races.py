@@ -96,6 +96,12 @@ def check_round(store: ObjectStore, prefix: str, got: list[str], num_shards: int
     ]
     assert [record["state"] for record in records] == ["leased"] * num_shards
     assert len({record["worker"] for record in records}) == num_shards
+    shown = [
+        json.loads(b"".join(store.get(f"{prefix}shard_{number:03d}/metadata.json")))
+        for number in range(num_shards)
+    ]
+    assert [shard["status"] for shard in shown] == ["in_use"] * num_shards
+    assert [shard["assigned_to"] for shard in shown] == [record["worker"] for record in records]
 
 
 def copy_dataset(source: Path, store: ObjectStore, prefix: str) -> None:
@@ -104,7 +110,7 @@ def copy_dataset(source: Path, store: ObjectStore, prefix: str) -> None:
             store.put(f"{prefix}{path.relative_to(source)}", path.read_bytes())
 
 
-def race_threads(tmp_path: Path, store: ObjectStore, dataset: str, *, num_shards: int) -> list[str]:
+def race_threads(tmp_path: Path, store: ObjectStore, dataset: str) -> list[str]:
     barrier = threading.Barrier(RACERS)
 
     def race(number: int) -> str:
@@ -169,13 +175,24 @@ def places(tmp_path, weed_endpoint, make_bucket, aws_environment):
     return place
 
 
-@pytest.mark.parametrize(("kind", "rounds"), [("local", 6), ("weed", 1)])
-def test_b40_sixteen_threads_race_and_each_shard_has_one_winner(tmp_path, places, kind, rounds):
+def race_threads_often(
+    places: Callable[..., tuple[ObjectStore, str, str]], kind: str, rounds: int, tmp_path: Path
+) -> None:
     for number in range(rounds):
         store, dataset, prefix = places(kind, number)
-        check_round(
-            store, prefix, race_threads(tmp_path, store, dataset, num_shards=8), num_shards=8
-        )
+        check_round(store, prefix, race_threads(tmp_path, store, dataset), num_shards=8)
+
+
+@pytest.mark.parametrize(("kind", "rounds"), [("local", 6), ("weed", 1)])
+def test_b40_sixteen_threads_race_and_each_shard_has_one_winner(tmp_path, places, kind, rounds):
+    race_threads_often(places, kind, rounds, tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize(("kind", "rounds"), [("local", 250), ("weed", 50)])
+def test_b40_sixteen_threads_race_at_length(tmp_path, places, kind, rounds):
+    race_threads_often(places, kind, rounds, tmp_path)
 
 
 def race_processes(
