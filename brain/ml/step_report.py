@@ -11,7 +11,8 @@ BYTES_READ = ("bytes_from_store", "bytes_from_cache")
 WAITS = ("open", "workers", "store", "read_ahead", "other_process", "retry")
 """Causes of waiting: for a split to be open at all, or for a worker process's batch, which are what the
 loader waits for; and of that, or beside it on threads and in workers that read ahead, for the store, for a
-fetch begun earlier, for another process's, for trying again."""
+fetch begun earlier, for another process's, for trying again. In the statistics they overlap; a step event
+deals the loader's wait out over them, so that there they add up."""
 _WHOLE = {"open", "workers"}
 SUMMED = (
     *BYTES_READ, "objects_from_store", "objects_from_cache", "objects_uncached", "requests",
@@ -31,6 +32,8 @@ class StepReport:
         self._first_share = share_done(job, progress, length)
         self._bytes = 0.0
         self._waits = dict.fromkeys(WAITS, 0.0)
+        self._whole = "workers" if job.workers else "open"
+        self._dealt = dict.fromkeys(WAITS, 0.0)
 
     def event(
         self,
@@ -50,6 +53,8 @@ class StepReport:
         progress, waits = self._progress, waits_of(stats)
         fresh = {cause: waits[cause] - self._waits[cause] for cause in WAITS}
         self._waits = waits
+        for cause, share in deal_wait(fresh, self._whole).items():
+            self._dealt[cause] += share
         bytes_read = sum(stats.get(name, 0) for name in BYTES_READ)
         fresh_bytes, self._bytes = bytes_read - self._bytes, bytes_read
         return {
@@ -63,7 +68,7 @@ class StepReport:
             "tokens_per_second": tokens / seconds if seconds else 0.0,
             "step_seconds": seconds,
             "data_wait_share": waited / seconds if seconds else 0.0,
-            "wait_seconds": waits,
+            "wait_seconds": dict(self._dealt),
             "wait_cause": _most(fresh),
             "data_bytes_per_second": fresh_bytes / seconds if seconds else 0.0,
             # Files read in place are no cache; neither is a stream without one.
@@ -81,9 +86,24 @@ class StepReport:
 
 
 def waits_of(stats: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds waited so far by cause, of all ranks together."""
+    """Return the seconds waited so far by cause, of all ranks together; the causes overlap."""
     waits = {cause: float(stats.get(f"wait_{cause}_seconds", 0.0)) for cause in WAITS[1:]}
     return {"open": float(stats.get("open_wait_seconds", 0.0)), **waits}
+
+
+def deal_wait(fresh: Mapping[str, float], whole: str) -> dict[str, float]:
+    """Return a step's wait dealt out over its causes: they add up to what the loader waited.
+
+    That is `whole`: `workers` where there are any (what these waited for, they did beside each other),
+    else `open`. The other causes are summed over threads; together they get at most the whole, each
+    in proportion, and what none of them explains stays with the whole.
+    """
+    causes = {cause: max(0.0, fresh[cause]) for cause in WAITS if cause not in _WHOLE}
+    waited, explained = max(0.0, fresh[whole]), sum(causes.values())
+    scale = min(1.0, waited / explained) if explained > 0 else 0.0
+    dealt = {cause: seconds * scale for cause, seconds in causes.items()}
+    dealt[whole] = max(0.0, waited - sum(dealt.values()))
+    return dealt
 
 
 def _most(fresh: Mapping[str, float]) -> str | None:

@@ -36,7 +36,7 @@ def no_request_before(stub: StubS3, cache_dir: Path) -> CacheError:
     return caught.value
 
 
-def test_a_chosen_folder_that_is_a_file_is_an_error_before_the_first_request(
+def test_b16_a_chosen_folder_that_is_a_file_is_an_error_before_the_first_request(
     aws_environment, tmp_path
 ):
     (tmp_path / "c").write_bytes(b"mine")
@@ -62,7 +62,7 @@ except CacheError as error:
 
 
 @pytest.mark.parametrize("below", ["", "/new/folder"])
-def test_a_chosen_folder_that_may_not_be_written_is_an_error(below):
+def test_b16_a_chosen_folder_that_may_not_be_written_is_an_error(below):
     # Not in tmp_path, whose parents only its owner may enter.
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o555)
@@ -91,7 +91,7 @@ def test_an_unusable_default_folder_means_no_cache_and_one_warning(
         assert len(stub.sent("GET", "d/k")) == 1  # kept in memory
 
 
-def test_a_folder_in_the_home_with_a_space(aws_environment, tmp_path):
+def test_b16_a_folder_in_the_home_with_a_space(aws_environment, tmp_path):
     manager = memory_manager(tmp_path, "e", cache_dir="~/q cache")
     info = manager.store.put("k", b"data")
     assert read_all(manager, info) == b"data"

@@ -237,7 +237,7 @@ def test_a_stalled_connection_counts_as_one_failed_attempt(aws_environment, tmp_
         assert len(stub.sent("GET", "d/k")) == 2
 
 
-def test_sizes_around_multiples_of_a_piece_are_downloaded_once(tmp_path):
+def test_b14_sizes_around_multiples_of_a_piece_are_downloaded_once(tmp_path):
     sizes = [base + more for base in (65_536, 1 << 20, 8 << 20, 16 << 20) for more in (-1, 0, 1)]
     manager = memory_manager(tmp_path, "b14")
     infos = [manager.store.put(f"s{size}", content(str(size), size)) for size in sizes]

@@ -98,7 +98,7 @@ def test_the_real_hive_files() -> None:
 
 
 @pytest.mark.parametrize("target_bytes", [1, 1 << 20])
-def test_empty_and_nested_row_groups(target_bytes: int) -> None:
+def test_b29_empty_and_nested_row_groups(target_bytes: int) -> None:
     shard = case_file("made/b29_rowgroups.parquet")
     rows = read_all("parquet", shard, target_bytes=target_bytes)
     assert [row["id"] for row in rows] == [0, 1, 2, 3, 4]
@@ -110,7 +110,7 @@ def test_empty_and_nested_row_groups(target_bytes: int) -> None:
     assert [split.num_samples for split in splits] == expected
 
 
-def test_a_file_of_no_rows_is_a_shard() -> None:
+def test_b29_a_file_of_no_rows_is_a_shard() -> None:
     shard = case_file("made/b29_zero_rows.parquet")
     assert [split.num_samples for split in plan("parquet", shard)] == [0]
     assert read_all("parquet", shard) == []
@@ -155,7 +155,7 @@ print(total, characters, first_seconds, peak_mb() - before)
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 @pytest.mark.parametrize("num_rows", [200_000])
-def test_one_large_nested_row_group_in_bounded_memory(tmp_path: Path, num_rows: int) -> None:
+def test_b29_one_large_nested_row_group_in_bounded_memory(tmp_path: Path, num_rows: int) -> None:
     words = pa.array([f"{i:040d}" for i in range(997)])
     chunk_rows = 10_000
     values = pa.concat_arrays([words] * (chunk_rows * 20 // 997 + 1)).slice(0, chunk_rows * 20)

@@ -77,6 +77,7 @@ class Iteration:
         self._usable_batch = 1
         self._last_batch = 0
         self._left_out = 0
+        self._told_until = self._told_open = 0.0
         """Bad records that a view has left out of the splits opened so far."""
 
     @property
@@ -194,21 +195,31 @@ class Iteration:
         return samples - samples % self._usable_batch == 0
 
     def _read(self) -> Iterator[Block]:
-        reader, started, self._left_out = self._reader, time.perf_counter(), 0
+        reader, self._left_out = self._reader, 0
+        self._told_until, self._told_open = time.perf_counter(), 0.0
         unknown = int((self._index.counts < 0).sum())
         try:
             for block in reader.blocks():
                 self._count_dropped(reader.seen)
+                self._count_time(reader.seen)
                 yield block
             self._count_dropped(reader.seen)
             self._index.check_manifest()
         finally:
             reader.close()
-            self._add(reader.seen, time.perf_counter() - started)
+            self._count_time(reader.seen)
+            self._add(reader.seen)
             if unknown != int((self._index.counts < 0).sum()):
                 self._index.save_counts()
 
-    def _add(self, seen: EpochCounts, seconds: float) -> None:
+    def _count_time(self, seen: EpochCounts) -> None:
+        """Add the time since the last call: a step tells of what was waited by then."""
+        totals, now = self._totals, time.perf_counter()
+        totals.read_seconds += now - self._told_until
+        totals.open_seconds += seen.open_seconds - self._told_open
+        self._told_until, self._told_open = now, seen.open_seconds
+
+    def _add(self, seen: EpochCounts) -> None:
         self.seen = seen
         totals = self._totals
         totals.samples += self.num_samples
@@ -218,8 +229,6 @@ class Iteration:
         totals.missing |= seen.missing
         for reason, count in seen.skipped.items():
             totals.skipped[reason] = totals.skipped.get(reason, 0) + count
-        totals.open_seconds += seen.open_seconds
-        totals.read_seconds += seconds
 
     def _skip(self, entry: Unreadable) -> None:
         """Count a slot that is left out, or raise why it may not be."""
