@@ -69,11 +69,12 @@ class Pulse:
         """Beat once and listen."""
         store.add(f"{self._prefix}/{self._own}", 1)
         now = self._clock()
-        asleep, self._looked = now - self._looked > SILENT_SECONDS / 2, now
+        asleep = now - self._looked > SILENT_SECONDS / 2
         for other, (count, _) in list(self._heard.items()):
             found = store.add(f"{self._prefix}/{other}", 0)
             if found != count or asleep:  # after a sleep of its own it has heard nobody
                 self._heard[other] = (found, now)
+        self._looked = now  # last: `silent` compares with it from another thread
 
     def silent(self) -> list[int]:
         """Return the machines that have not been heard of for `SILENT_SECONDS`.

@@ -159,6 +159,8 @@ def _tell_stall(metrics: MetricsLog, world: World, message: str) -> None:
 
 def _tell_stopped_early(session: Session, code: int) -> None:
     """Say that a run was stopped before its first step: there is nothing to save."""
+    if session.stop.reason == "regroup":
+        return  # it has not ended: the ranks are about to start again
     session.tell(
         "end", reason=session.stop.reason, exit_code=code, step=0, epoch=0.0, loss=None,
         val_loss=None, seconds=0.0, samples=0, tokens=0, stats={},

@@ -244,6 +244,7 @@ def test_machine_that_gets_sigterm_leaves_and_the_other_goes_on(tmp_path: Path, 
         if leaves is not None:
             leaves.kill()
     assert begun == saved
+    assert events(run_dir, "end")[-1]["reason"] == "terminate"  # nobody is left to go on
     assert not events(run_dir, "error")
     assert _every_sample_once_so_far(run_dir) >= 2
 
