@@ -34,6 +34,8 @@ class StopRequest:
         self.reason: str | None = None
         """`interrupt`, `terminate` or `regroup`, once asked."""
         self._interruptible = False
+        self._struck = False
+        """A signal has broken off an interruptible stretch."""
 
     def install(self) -> None:
         """Take over the signals of this process; main thread only."""
@@ -55,6 +57,14 @@ class StopRequest:
         try:
             self.check()
             yield
+        except RunStoppedError:
+            raise
+        except Exception as error:
+            # The signal may strike within something that makes an error of its own of it, such as the
+            # start of a thread; only what came before the signal is told.
+            if not self._struck:
+                raise
+            raise RunStoppedError(f"stopped by {self.reason}", reason=self.reason) from error
         finally:
             self._interruptible = False
 
@@ -79,7 +89,7 @@ class StopRequest:
         if self.reason is None or self.reason == "regroup":
             self.reason = REASONS[signal.Signals(number)]
         if self._interruptible:
-            self._interruptible = False
+            self._interruptible, self._struck = False, True
             self.check()
 
 

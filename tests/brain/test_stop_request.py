@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from brain.ml.stop_request import ASK_AGAIN, StopRequest
+from tools_utilities.errors import RunStoppedError
 
 ASKED = (signal.SIGINT, signal.SIGTERM, ASK_AGAIN)
 
@@ -57,6 +58,23 @@ def test_what_one_rank_was_asked_all_take_as_asked():
     assert [request.settle(sums) for request in (asked, other, third)] == ["terminate"] * 3
     assert (asked.reason, other.reason) == ("terminate", "terminate")
     assert StopRequest().settle([0.0] * 3) is None
+
+
+def test_signal_that_strikes_within_a_library_is_a_stop_whatever_error_it_becomes(
+    stop: StopRequest,
+):
+    """As in `Thread.start`, which answers an exception from a signal with a KeyError."""
+    with pytest.raises(RunStoppedError), stop.interruptible():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+        except RunStoppedError:
+            raise KeyError("limbo") from None
+
+
+def test_error_without_a_signal_is_told_as_it_is(stop: StopRequest):
+    with pytest.raises(KeyError), stop.interruptible():
+        raise KeyError("mine")
 
 
 def test_first_ctrl_c_after_an_agent_asked_still_saves():
