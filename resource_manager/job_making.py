@@ -33,6 +33,7 @@ from resource_manager.plan import (
 )
 from resource_manager.runs import check_run_name, list_runs, new_run_name
 from resource_manager.training_request import TrainingRequest
+from tools_utilities.cache_folder import COUNTS_FOLDER
 from tools_utilities.errors import CacheError, UsageError
 from tools_utilities.object_store import StoreSpec
 from tools_utilities.run_words import said_run
@@ -71,6 +72,7 @@ def make_job(
         val=data.val,
         weights=request.weights,
         cache_dir=str(cache_dir) if streams and cache_dir is not None else None,
+        counts_dir=None if cache_dir is None else str(cache_dir / COUNTS_FOLDER),
         init_from=None if request.init_from is None else init_folder(request.init_from, settings),
         detach=bool(settings.value("detach")),
         checkpoints=checkpoint_target(settings, name),
@@ -143,9 +145,9 @@ def make_plan(
     job: TrainingJob,
     *,
     mounts: Callable[[], str] = lambda: MOUNTS.read_text() if MOUNTS.exists() else "",
+    accelerators: Callable[[], Accelerators] = accelerators_here,
 ) -> Plan:
     """Return the plan of a job.
-    accelerators: Callable[[], Accelerators] = accelerators_here,
 
     Raises:
         InputNeededError: the records have no field that is clearly the text.
@@ -167,10 +169,10 @@ def make_plan(
         *settings.warnings,
     ]
     differences, earlier = _since_last_run(settings, job)
-    return Plan(
-        task=request.task,
     here = accelerators()
     device = planned_device(job, here)
+    return Plan(
+        task=request.task,
         name=job.name,
         run_dir=job.run_dir,
         model=job.model,

@@ -64,7 +64,11 @@ def test_b31_every_sample_once_and_in_one_order(folder, epochs, num_workers):
     assert flat(DataLoader(stream, batch_size=4, **fork(num_workers))) == epochs[0]
     parts = [
         flat(
-            DataLoader(make_stream(folder, rank=rank, world_size=2, equalize="none"), 4, **fork(3))
+            DataLoader(
+                make_stream(folder, rank=rank, world_size=2, equalize="none"),
+                4,
+                **fork(num_workers),
+            )
         )
         for rank in range(2)
     ]
@@ -88,24 +92,37 @@ def test_b35_epochs_reach_plain_workers(folder, epochs, persistent):
 
 
 @pytest.mark.parametrize("persistent", [True, False])
-@pytest.mark.parametrize("num_workers", [1, 4])
+@pytest.mark.parametrize("num_workers", [0, 1, 4])
 def test_b37_a_loader_with_workers_resumes_exactly(folder, epochs, num_workers, persistent):
     def make() -> StreamLoader:
         return StreamLoader(
             make_stream(folder),
             2,
             num_workers=num_workers,
-            prefetch_factor=32,
-            persistent_workers=persistent,
-            multiprocessing_context="fork",
+            prefetch_factor=32 if num_workers else None,
+            persistent_workers=persistent and num_workers > 0,
+            multiprocessing_context="fork" if num_workers else None,
         )
 
-    stops = (0, 18, 50) if persistent and num_workers == 1 else (18,)
+    stops = (0, 18, 50) if persistent and num_workers < 4 else (18,)
     expected = [number for epoch in epochs for number in epoch]
     for stop_after in stops:
         check_resume(
             make, stop_after, length=150, flatten=lambda b: b["id"].tolist(), expected=expected
         )
+
+
+def test_b38_a_loader_with_workers_goes_on_advancing_after_each_load(folder, epochs):
+    pieces, state = [], None
+    for batches, position in ((4, 20), (5, 45), (5, 70), (100, 0)):
+        loader = StreamLoader(make_stream(folder), 5, num_workers=2, multiprocessing_context="fork")
+        if state is not None:
+            loader.load_state_dict(state)
+            assert loader.state_dict() == state  # saved again at once
+        pieces += flat(islice(loader, batches))
+        state = json.loads(json.dumps(loader.state_dict()))
+        assert state["position"] == position
+    assert pieces == epochs[0]
 
 
 def test_forkserver_workers_live_on_and_take_a_new_state(folder, epochs):
