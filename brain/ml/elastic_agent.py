@@ -117,7 +117,8 @@ class QuarkAgent(LocalElasticAgent):
         self._shutdown(ASK_AGAIN, timeout=SAVE_SECONDS)
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
-        others = (self._worker_group.group_world_size or 1) > 1
+        machines: Any = self._worker_group.group_world_size  # None before they have met
+        others = machines is not None and machines > 1
         leaving = self._leaves and others and death_sig == signal.SIGTERM
         super()._shutdown(ASK_AGAIN if leaving else death_sig, timeout)
 
