@@ -135,6 +135,7 @@ def test_b20_credentials_that_end_for_good_end_the_run_with_its_last_step_saved(
     assert not any(word in done.stderr + done.stdout for word in ("secret-of-", "token-of-"))
 
 
+@pytest.mark.nightly  # two whole runs
 def test_b20_new_credentials_in_mid_run_are_used_and_nothing_is_seen_of_it(
     tmp_path: Path,
     issuer: Issuer,
