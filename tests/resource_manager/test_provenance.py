@@ -28,7 +28,15 @@ GIVEN: dict[str, Any] = {
     "val_prefix": "data/datasets/one/val-", "min_nodes": 1, "rendezvous": "127.0.0.1:29500",
     "max_restarts": 1, "rejoin_seconds": 3.0, "sample_log": True, "checkpoint_dir": "checkpoints",
 }  # fmt: skip
-SETTINGLESS = {"schema", "counts_dir", "model", "weights", "init_from", "from_step", "evaluate_only"}
+SETTINGLESS = {
+    "schema",
+    "counts_dir",
+    "model",
+    "weights",
+    "init_from",
+    "from_step",
+    "evaluate_only",
+}
 UNSAID = {"tokenizer", "template"}
 """Left at their defaults above: one needs a file, the other goes with no text_key."""
 FIELDS = TrainingJob.__struct_fields__
