@@ -123,8 +123,8 @@ def test_agent_that_is_killed_comes_back_4_2_4(tmp_path: Path, store: StoreSpec)
     try:
         wait_for_step_of(run_dir, 20, 300)
         os.kill(_agents(handle.pid)[1], signal.SIGKILL)
-        for sizes in ([4, 2], [4, 2, 4]):
-            _wait_slowly(lambda sizes=sizes: _worlds(run_dir) == sizes, 200)
+        _wait_slowly(lambda: _worlds(run_dir) == [4, 2], 200)
+        _wait_slowly(lambda: _worlds(run_dir) == [4, 2, 4], 200)
         begun = events(run_dir, "start")[-1]["resumed_from_step"]
         wait_for_step_of(run_dir, begun + 2 * STEPS_AN_EPOCH, 100)
         handle.interrupt()
