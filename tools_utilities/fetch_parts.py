@@ -98,16 +98,24 @@ class PartedDownload:
                 return
             with self._changed:
                 self._running += 1
-            Thread(target=self._help, args=(helpers,), name="quark-part", daemon=True).start()
+            thread = Thread(target=self._help, args=(helpers,), name="quark-part", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the system gives no more threads: those that there are go on
+                self._leave(helpers)
+                return
 
     def _help(self, helpers: Semaphore) -> None:
         try:
             self._work()
         finally:
-            helpers.release()
-            with self._changed:
-                self._running -= 1
-                self._changed.notify_all()
+            self._leave(helpers)
+
+    def _leave(self, helpers: Semaphore) -> None:
+        helpers.release()
+        with self._changed:
+            self._running -= 1
+            self._changed.notify_all()
 
     def _work(self) -> None:
         while True:

@@ -215,3 +215,21 @@ def test_over_http_parts_are_ranges_with_if_match_and_one_that_fails_is_tried_ag
             assert any(text.startswith(f"bytes={start}-") for text in spoken)
         assert failed
         assert manager.get_stats()["retries"] >= 1
+
+
+def test_where_the_system_gives_no_more_threads_one_receives_all_parts(monkeypatch):
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "quark-part":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    store = FaultStore()
+    info = stored(store)
+    fetcher = fetcher_of(store)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    data, _ = fetcher.fetch_bytes(info)
+    again, _ = fetcher.fetch_bytes(info)  # no place of a helper is lost
+    assert data == again == DATA
+    assert sorted(store.starts) == sorted(STARTS * 2)
