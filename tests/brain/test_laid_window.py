@@ -47,7 +47,8 @@ def test_stretches_of_a_laid_window_are_its_samples_in_its_order():
     for first, end in ((0, 10), (3, 7), (9, 10)):
         found = [sample["id"] for sample in read(laid, first, end)]
         assert found == [plain[place] for place in order[first:end]]
-    assert laid.read(np.array([1, 3]), shared_rows=False) is None  # no stretch
+    apart = laid.read(np.array([1, 3]), shared_rows=False)  # no stretch
+    assert [sample["id"] for sample in apart or ()] == [plain[order[1]], plain[order[3]]]
 
 
 @pytest.mark.parametrize("shared_rows", [False, True])
@@ -64,7 +65,8 @@ def test_stretches_of_laid_rows_are_the_rows_in_their_order(shared_rows):
     if not shared_rows:
         found[0]["input_ids"][:] = 9  # writable, and nobody else's
         assert read(laid, 1, 2)[0]["input_ids"].tolist() == [4, 5, 6, 7]
-    assert laid.read(np.array([1, 3]), shared_rows=shared_rows) is None
+    apart = laid.read(np.array([1, 3]), shared_rows=shared_rows)
+    assert [row["input_ids"][0] for row in apart or ()] == [4, 100]
 
 
 def test_windows_of_other_or_too_many_bytes_are_not_laid_out():
@@ -101,21 +103,26 @@ def test_parts_of_rows_stay_rows_and_others_become_a_list():
     assert [merged[0]["input_ids"][0], merged[1], merged[2]["input_ids"][0]] == [4, "x", 0]
 
 
-def read_epoch(stream: StreamDataset, share: Share, *, wait: bool, **tolerance):
+def read_epoch(
+    stream: StreamDataset, share: Share, *, wait: bool, strict: bool = True, **tolerance
+):
     """Return all entries, and how many windows were read as they had been laid out."""
     plan = stream.plan_for(share, EpochStart())
     plan = dataclasses.replace(plan, tolerance=Tolerance(**tolerance))
     reader = EpochReader(plan, stream.index.counts.copy())
     entries: list[Any] = []
     laid: set[Any] = set()
+    dropped: set[Any] = set()
     for block in reader.blocks():
         entries += block.entries
         ahead, held = reader._windows._ahead, reader._windows._laid
         while wait and not all(map(ahead.has_laid_out, list(ahead._laid))):
             time.sleep(0.001)
         laid |= {window for window, found in held.items() if found is not None}
+        dropped |= {window for window, found in held.items() if found is None}
     reader.close()
-    return entries, len(laid)
+    # Only a bad record, or rows of two lengths, lead back to the splits.
+    return entries, 0 if dropped and strict else len(laid)
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
@@ -138,7 +145,9 @@ def test_a_bad_record_of_a_laid_window_is_skipped_by_itself_and_named():
         data = b"".join(manager.store.get(key)).splitlines(keepends=True)
         manager.store.put(key, b"".join([*data[:5], b'{"id": nope}\n', *data[6:]]))
     stream = StreamDataset(manager, "data/x/", seed=1)
-    found, laid = read_epoch(stream, Share(batch_size=8), wait=True, on_bad="skip", bad_budget=99)
+    found, laid = read_epoch(
+        stream, Share(batch_size=8), wait=True, strict=False, on_bad="skip", bad_budget=99
+    )
     assert laid > 20
     left_out = [entry.error for entry in found if isinstance(entry, Unreadable)]
     assert sorted(error.detail["key"] for error in left_out) == bad
@@ -233,7 +242,7 @@ def test_an_epoch_of_laid_rows_is_the_epoch_of_splits():
 
     def epoch(prefetch: int | str, *, wait: bool) -> tuple[list[list[int]], int]:
         stream = StreamDataset(manager, "x/", options=options, prefetch=prefetch)
-        entries, laid = read_epoch(stream, Share(batch_size=8), wait=wait)
+        entries, laid = read_epoch(stream, Share(batch_size=8), wait=wait, strict=False)
         return [entry["input_ids"].tolist() for entry in entries], laid
 
     plain, none = epoch(0, wait=False)

@@ -26,7 +26,7 @@ class LaidWindow(Protocol):
     """The records of one window in its order."""
 
     def read(self, places: Indices, *, shared_rows: bool) -> Sequence[Any] | None:
-        """Return the samples at ascending places; None: not a stretch, or not decodable in one go.
+        """Return the samples at ascending places; None: they do not decode in one go.
 
         `shared_rows`: they may be rows of one array, as a RowBlock.
         """
@@ -42,12 +42,12 @@ class LaidSpans(NamedTuple):
     decode: DecodeSpans
 
     def read(self, places: Indices, *, shared_rows: bool) -> list[Any] | None:  # noqa: ARG002 - no rows
-        """Decode a stretch."""
-        first, count = int(places[0]), len(places)
-        if int(places[-1]) - first + 1 != count:
-            return None
-        start, end = self.starts[[first, first + count]].tolist()
-        return self.decode([self.view[start:end]], count=count)
+        """Decode a stretch as it lies, or records apart."""
+        if _is_stretch(places):
+            start, end = self.starts[[places[0], places[-1] + 1]].tolist()
+            return self.decode([self.view[start:end]], count=len(places))
+        begins, ends = self.starts[places].tolist(), self.starts[places + 1].tolist()
+        return self.decode([self.view[a:b] for a, b in zip(begins, ends, strict=True)])
 
 
 class LaidRows(NamedTuple):
@@ -56,13 +56,16 @@ class LaidRows(NamedTuple):
     rows: npt.NDArray[Any]
     field: str
 
-    def read(self, places: Indices, *, shared_rows: bool) -> Sequence[Any] | None:
-        """Return the rows of a stretch, or copies that are the samples' own."""
-        first, end = int(places[0]), int(places[-1]) + 1
-        if end - first != len(places):
-            return None
-        block = RowBlock(self.rows[first:end], self.field)
-        return block if shared_rows else [{self.field: row.copy()} for row in block.rows]
+    def read(self, places: Indices, *, shared_rows: bool) -> Sequence[Any]:
+        """Return the rows, or copies that are the samples' own."""
+        stretch = slice(int(places[0]), int(places[-1]) + 1)
+        rows = self.rows[stretch if _is_stretch(places) else places]
+        block = RowBlock(rows, self.field)
+        return block if shared_rows else [{self.field: row.copy()} for row in rows]
+
+
+def _is_stretch(places: Indices) -> bool:
+    return int(places[-1]) - int(places[0]) + 1 == len(places)
 
 
 def lay_out(opened: Sequence[OpenedSplit], order: Indices) -> LaidWindow | None:
@@ -123,6 +126,7 @@ def _lay_spans(known: Sequence[RecordSpans], order: Indices) -> LaidSpans | None
     if num_bytes > MOST_BYTES or any(one.decode is not decode for one in known):
         return None
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     # Numpy copies without the interpreter's lock; the memory of the last window is used again.
     end_to_end, bounds, start = np.empty(num_bytes, np.uint8), [], 0
@@ -133,7 +137,9 @@ def _lay_spans(known: Sequence[RecordSpans], order: Indices) -> LaidSpans | None
         start += size
     offsets = np.concatenate([*bounds, [num_bytes]])
     buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(end_to_end.data)]
-    laid = pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers).take(order)
+    records = pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+    # The system's pool, for the same reason: fresh pages cost more than the copy.
+    laid = pc.take(records, pa.array(order, pa.int64()), memory_pool=pa.system_memory_pool())
     _, ends, data = laid.buffers()
     if ends is None or data is None:
         return None

@@ -1,4 +1,4 @@
-"""Opens splits, and lays out windows, on threads before they are needed; without threads, then.
+"""Opens splits on threads before they are needed, and lays out windows; without threads, opens late.
 
 The threads are daemons and live only while an iteration does: a process that forks between two
 iterations has none, and one that is told to stop does not wait for a download.
