@@ -13,7 +13,7 @@ from resource_manager.launch_target import LaunchTarget
 from resource_manager.plan import Plan
 from resource_manager.run_summary import next_commands, summary_lines
 from resource_manager.run_watch import RunWatch, last_log_lines
-from resource_manager.runs import create_run, write_job
+from resource_manager.runs import create_run, read_run, write_job
 from resource_manager.tensorboard_events import LiveEventFiles
 from tools_utilities.console import Console
 from tools_utilities.run_words import said_run
@@ -26,15 +26,18 @@ def start_run(job: TrainingJob, plan: Plan | None, target: LaunchTarget, console
     """Write the run folder, launch the job, watch it and say how it ended; returns its exit code.
 
     `plan=None`: the run exists and goes on; its folder and plan stay.
+
+    Raises:
+        UsageError: the target refuses the job, or the run's name is taken; nothing was made.
     """
     run_dir = Path(job.run_dir)
+    launch_plan = target.plan(job)
     if plan is not None and not run_dir.exists():
         # Not a fixed seed: names must differ between launches. The name is chosen already.
         create_run(run_dir.parent, name=job.name, source=random.Random())  # noqa: S311
     write_job(job)
     if plan is not None:
         _write_plan(run_dir, plan)
-    launch_plan = target.plan(job)
     if job.detach:
         handle = target.launch(launch_plan)
         console.result(
@@ -57,8 +60,9 @@ def _write_plan(run_dir: Path, plan: Plan) -> None:
 
 def _say_how_it_ended(watch: RunWatch, code: int, run_dir: Path, console: Console) -> int:
     run = watch.run
-    if watch.signals or code in (INTERRUPTED, TERMINATED):
-        return _say_stopped(watch, code, console)
+    done = code == 0 and run.end.get("exit_code") == 0  # before it heard of any signal
+    if not done and (watch.signals or code in (INTERRUPTED, TERMINATED)):
+        return _say_stopped(watch, code, run_dir, console)
     if code == 0:
         lines = summary_lines(run, width=console.result_width, draw=console.draws_blocks)
         console.result([*lines, "", *next_commands(run.name, run.end.get("reason"))])
@@ -86,16 +90,19 @@ def _told(error: Mapping[str, Any]) -> str:
     return f"{', '.join(where)}: {message}" if where else message
 
 
-def _say_stopped(watch: RunWatch, code: int, console: Console) -> int:
+def _say_stopped(watch: RunWatch, code: int, run_dir: Path, console: Console) -> int:
     run = watch.run
-    saved = run.checkpoint.get("step")
+    # Of an earlier start too.
+    saved = read_run(run_dir).checkpoint_step or run.start.get("resumed_from_step")
     if len(watch.signals) > 1:
         code = INTERRUPTED
         said = "stopped without saving" + (f"; step {saved} is saved" if saved is not None else "")
-    elif saved is not None and run.end.get("exit_code", code) != 0:
+    elif saved is None:
+        said = "stopped before the first step; nothing to save"
+    elif saved == run.checkpoint.get("step"):
         said = f"saved step {saved}"
     else:
-        said = "stopped before the first step; nothing to save"
+        said = f"stopped before another step; step {saved} is saved"
     resume = Span(f"quark resume {said_run(run.name)}", COMMAND)
     console.note(f"{run.name}: {said}", [Span("resume  ", "dim"), resume])
     if saved is None:

@@ -35,11 +35,15 @@ class LiveRun:
         self.warnings: list[str] = []
         self.stall = ""
         """What a rank that gets nowhere waits for; empty once a step is made."""
+        self.evaluating = False
+        """Whether the validation data is being read; until whatever comes next."""
         self.losses: list[float] = []
 
     def take(self, event: dict[str, Any]) -> None:
         """Take in one event of metrics.jsonl; unknown ones are left alone."""
         kind = event.get("event")
+        if kind not in ("checkpoint", "stall", "warning"):  # these come from beside it
+            self.evaluating = kind == "evaluating"
         if kind == "start":
             # A resumed run starts again in the same file.
             self.start, self.error, self.end = event, {}, {}
@@ -64,14 +68,14 @@ class LiveRun:
     def lines(self, width: int, *, draw: bool, saying: str = "") -> list[Line]:
         """Return the live block: at most `width` columns wide."""
         if not self.step:
-            what = "starting" if not self.start else "waiting for the first step"
-            block: list[Line] = [[Span(self.name, "title"), f"  {what} …"]]
+            block: list[Line] = [[Span(self.name, "title"), f"  {self._before_steps()} …"]]
         else:
             block = [
                 *flow(self._progress(width, draw=draw), width, first_style="title"),
                 *flow([self._loss(width, draw=draw), self._val_loss()], width, gap="   "),
                 *flow(self._learning(), width),
                 *flow(self._data(), width, style="dim"),
+                *(["evaluating …"] if self.evaluating else []),
             ]
         if self.stall:
             block.extend([Span(line, "yellow")] for line in fold(self.stall, width))
@@ -81,8 +85,16 @@ class LiveRun:
 
     def log_line(self) -> str:
         """Return the same as one line, for where nothing can be repainted."""
+        if not self.step:
+            return self._before_steps()
         pieces = [self._steps(), f"loss {human_number(self.step.get('loss'))}", self._val_loss()]
+        pieces += ["evaluating"] if self.evaluating else []
         return " · ".join(piece for piece in [*pieces, *self._learning(), *self._data()] if piece)
+
+    def _before_steps(self) -> str:
+        if self.evaluating:
+            return "evaluating"
+        return "waiting for the first step" if self.start else "starting"
 
     def _steps(self) -> str:
         total = self.start.get("total_steps")

@@ -102,7 +102,7 @@ class RunWatch:
                 raise
 
     def _loop(self, handle: RunHandle, paint: Callable[[Sequence[Line]], None] | None) -> int:
-        shown_at, shown_step = self._clock() - LOG_SECONDS, None
+        shown_at, shown = self._clock() - LOG_SECONDS, (None, False)
         while True:
             code = handle.poll()
             # Read after the poll: what an ended run wrote last is there by now.
@@ -117,10 +117,10 @@ class RunWatch:
                 shown_at = now
             elif not paint:
                 self._console.note(*said)
-                step = self.run.step.get("step")
-                if now - shown_at >= LOG_SECONDS and step != shown_step:
+                stands = (self.run.step.get("step"), self.run.evaluating)
+                if now - shown_at >= LOG_SECONDS and stands != shown:
                     self._console.note(f"{self.run.name}: {self.run.log_line()}")
-                    shown_at, shown_step = now, step
+                    shown_at, shown = now, stands
             if code is not None:
                 return code
             self._sleep(POLL_SECONDS)

@@ -308,6 +308,29 @@ def choose_checkpoint(
     return None, rejected
 
 
+def checkpoint_of(path: Path) -> Path:
+    """Return the folder of a checkpoint, given it or its run (its newest whole one), every byte checked.
+
+    The checkpoints of a run are found wherever they go; they are brought to this machine.
+
+    Raises:
+        DataNotFoundError: there is no whole one; the message says what is wrong with each.
+        DataError: `path` is a checkpoint, and damaged.
+    """
+    if (path / COMPLETE_FILE).is_file():
+        files.check(path)
+        return path
+    place = place_of_run(path)
+    name, rejected = choose_checkpoint(place) if path.is_dir() else (None, [])
+    if name is None:
+        reasons = "".join(f"; {one.name}: {one.reason}" for one in rejected)
+        raise DataNotFoundError(
+            f"{path}: no whole checkpoint there{reasons}",
+            hint="Give a run's folder (runs/NAME) or one of its checkpoints.",
+        )
+    return place.path_of(name)
+
+
 def _that_of(place: CheckpointPlace, names: Sequence[str], step: int) -> str:
     for name in names:
         if files.step_of(name) == step:

@@ -26,6 +26,7 @@ def run(session: Session) -> int:
     started = time.monotonic()
     with session.stop.interruptible():
         evaluator, model = prepare(session)
+    session.tell("evaluating", step=0)
     found = evaluator.run(model, session.group, session.stop, limit_of(session.job))
     if found is None:
         session.stop.settle(session.group.total(session.stop.flags()))

@@ -78,6 +78,7 @@ def _number(value: Any) -> str:
 
 LINES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "start": _start,
+    "evaluating": lambda fields: f"evaluating at step {fields.get('step')}",
     "eval": _eval,
     "checkpoint": _checkpoint,
     "warning": lambda fields: str(fields.get("message")),

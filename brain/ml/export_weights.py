@@ -15,10 +15,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from brain.ml.checkpoint import MODEL, read_state
-from brain.ml.checkpoint_files import COMPLETE_FILE, check, sync_file
-from brain.ml.checkpoint_place import choose_checkpoint, place_of_run
+from brain.ml.checkpoint_files import sync_file
+from brain.ml.checkpoint_place import checkpoint_of
 from brain.ml.sharded_tensors import ShardReader, dtype_of, read_into
-from tools_utilities.errors import DataNotFoundError, QuarkError, UsageError
+from tools_utilities.errors import QuarkError, UsageError
 
 
 def export_weights(path: Path, out: Path) -> int:
@@ -31,7 +31,7 @@ def export_weights(path: Path, out: Path) -> int:
     """
     if out.suffix != ".safetensors":
         raise UsageError(f"{out}: the file's name ends in .safetensors")
-    folder = _checkpoint_of(path)
+    folder = checkpoint_of(path)
     state, reader = read_state(folder), ShardReader(folder)
     tensors: dict[str, Tensor] = {
         name: torch.empty(saved.shape, dtype=dtype_of(saved.dtype))
@@ -46,21 +46,6 @@ def export_weights(path: Path, out: Path) -> int:
     sync_file(temporary)
     temporary.replace(out)
     return len(tensors)
-
-
-def _checkpoint_of(path: Path) -> Path:
-    if (path / COMPLETE_FILE).is_file():
-        check(path)
-        return path
-    place = place_of_run(path)
-    name, rejected = choose_checkpoint(place) if path.is_dir() else (None, [])
-    if name is None:
-        reasons = "".join(f"; {one.name}: {one.reason}" for one in rejected)
-        raise DataNotFoundError(
-            f"{path}: no whole checkpoint there{reasons}",
-            hint="Give a run's folder (runs/NAME) or one of its checkpoints.",
-        )
-    return place.path_of(name)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

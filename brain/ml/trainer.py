@@ -239,11 +239,12 @@ class Trainer:
         if is_due(job.checkpoint_every, progress, samples_before, progress.last_checkpoint_seconds):
             self._save()
 
-    def _evaluate(self) -> None:
-        """Evaluate, unless that was done at this very step."""
+    def _evaluate(self) -> bool:
+        """Evaluate, unless that was done at this very step; False: somebody asked to stop meanwhile."""
         progress = self.progress
         if self.evaluator is None or progress.last_eval_step == progress.step:
-            return
+            return True
+        self.session.tell("evaluating", step=progress.step)
         try:
             found = self.evaluator.run(self.parts.model, self.group, self.session.stop)
         except QuarkError as error:
@@ -252,13 +253,14 @@ class Trainer:
             self._failed = error
             self._save_and_fail()
         if found is None:
-            return  # asked to stop: the next border of a step sees to it
+            return False  # the next border of a step sees to it, or `_finish`
         progress.val_loss = found.loss
         progress.last_eval_step = progress.step
         progress.last_eval_seconds = progress.seconds
         self.session.tell(
             "eval", step=progress.step, loss=found.loss, samples=found.samples, tokens=found.tokens
         )
+        return True
 
     def _save(self, *, again: bool = False) -> None:
         """Begin to save a checkpoint, unless that was done at this very step (`again`: even then)."""
@@ -298,11 +300,13 @@ class Trainer:
 
     def _finish(self, reason: str) -> int:
         """Evaluate (unless somebody waits for the end), save, and say how it ended."""
+        stop = self.session.stop
+        if reason not in EXIT_CODES and not self._evaluate():
+            # Resumed, it evaluates: a run is not through without that.
+            reason = stop.settle(self.group.total(stop.flags())) or reason
         code = EXIT_CODES.get(reason, 0)
         if code:
             self.session.tell("stopping", reason=reason)
-        else:
-            self._evaluate()
         if self.progress.step:
             self._save()
         self._saver.wait()

@@ -19,9 +19,9 @@ from brain.ml.checkpoint import (
 )
 from brain.ml.checkpoint_place import (
     CheckpointPlace,
+    checkpoint_of,
     choose_checkpoint,
     place_of,
-    place_of_run,
 )
 from brain.ml.compute import choose_device, choose_precision, make_exact, make_scaler
 from brain.ml.evaluation import Evaluator
@@ -265,21 +265,13 @@ def load_initial_weights(job: TrainingJob, model: torch.nn.Module) -> None:
     """Give a model the weights that the job starts from, if it names any.
 
     Raises:
-        DataNotFoundError: the run it names has no whole checkpoint.
+        DataNotFoundError: there is no whole checkpoint.
+        DataError: the checkpoint that it names is damaged.
         ChangedError: they are of another model.
     """
     if job.init_from is None:
         return
-    path = Path(job.init_from)
-    if (path / checkpoint_files.COMPLETE_FILE).is_file():
-        checkpoint_files.check(path)
-    else:
-        place = place_of_run(path)
-        found, _ = choose_checkpoint(place)
-        if found is None:
-            raise DataNotFoundError(f"init_from={path}: that run has no whole checkpoint")
-        path = place.path_of(found)
-    load_weights(path, model)
+    load_weights(checkpoint_of(Path(job.init_from)), model)
 
 
 def _tell_start(session: Session, start: TrainerStart, parts: Parts, about: Sequence[str]) -> None:

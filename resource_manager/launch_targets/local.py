@@ -1,8 +1,8 @@
 """`local`: the run is a process of this machine, in a session of its own.
 
-Several ranks are started by `brain.ml.elastic_agent` (torch's engine); several nodes without a rendezvous
-are agents on this machine. A terminal's Ctrl-C therefore reaches the program that watches, not the run; it passes it on. When
-that program dies, the run saves and ends, unless it is detached.
+A terminal's Ctrl-C therefore reaches the program that watches, not the run; it passes it on. When that
+program dies, the run saves and ends, unless it is detached. Several ranks are started by
+`brain.ml.elastic_agent` (torch's engine); several nodes without a rendezvous are agents on this machine.
 """
 
 import os
@@ -43,7 +43,7 @@ class LocalRun:
         self._asked: list[int] = []
 
     def poll(self) -> int | None:
-        """Return the run's own exit code (torch's launcher says 1 for all), or None."""
+        """Return the run's own exit code (an agent says 1 for all), or None."""
         code = self._process.poll()
         return None if code is None else self._own_code(code)
 
@@ -71,7 +71,7 @@ class LocalRun:
 
     def kill(self) -> None:
         """End every process of the run now."""
-        # Ranks have sessions of their own under torch's launcher, so a group is not enough.
+        # Ranks have sessions of their own under an agent, so a group is not enough.
         for pid in (self.pid, *descendants(self.pid), *self._rank_pids()):
             _send(pid, signal.SIGKILL)
 

@@ -31,6 +31,7 @@ def test_every_other_event_is_said():
     assert (
         start == "start fox-1 after step 4 · cpu, fp32, ranks 2 · 82,496 parameters · 6,000 steps"
     )
+    assert text.line("evaluating", {"step": 3}) == "evaluating at step 3"
     said = text.line("eval", {"step": 3, "loss": None, "samples": 8})
     assert said == "validation at step 3 · loss - · 8 samples"
     assert text.line("checkpoint", {"step": 3, "seconds": 0.25, "path": "/r/c"}) == (

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from brain.ml.process_group import LAUNCHER_VARIABLE
+from brain.ml.process_group import LAUNCHER_VARIABLE, World
+from brain.ml.stop_request import StopRequest
+from brain.ml.train import train
 from brain.ml.training_job import DataSource
 from resource_manager.launch_targets.local import LAUNCH_TARGET
 from resource_manager.runs import read_events, read_run
@@ -21,6 +23,7 @@ from tests.training import (
     losses,
     make_job,
     text_shards,
+    train_here,
     wait_for,
     wait_for_step,
     write_shards,
@@ -65,6 +68,34 @@ def test_signal_saves_the_last_finished_step(
     again = make_job(run_dir, store, max_steps=end["step"] + 2, resume="latest")
     assert training_forks.run(again) == 0
     assert len(losses(run_dir)) == end["step"] + 2
+
+
+class _AskedInEvaluation(StopRequest):
+    """Asked to stop as soon as the run says that it evaluates."""
+
+    def __init__(self, run_dir: Path) -> None:
+        super().__init__()
+        self._run_dir = run_dir
+
+    def check(self) -> None:
+        if events(self._run_dir, "evaluating"):
+            self.reason = "interrupt"
+        super().check()
+
+
+def test_a_stop_in_the_last_evaluation_is_a_stop_and_a_resume_makes_up_for_it(
+    tmp_path: Path, store: StoreSpec
+):
+    run_dir = tmp_path / "run"
+    job = make_job(run_dir, store, max_steps=3)
+    assert train(job, World(attempt="1"), _AskedInEvaluation(run_dir)) == 130
+    kinds = [event["event"] for event in read_events(run_dir)][-4:]
+    assert kinds == ["evaluating", "stopping", "checkpoint", "end"]
+    info = read_run(run_dir)
+    assert (info.status, info.reason, info.checkpoint_step) == ("interrupted", "interrupt", 3)
+    assert train_here(make_job(run_dir, store, max_steps=3, resume="latest")) == 0
+    assert [event["step"] for event in events(run_dir, "eval")] == [3]
+    assert len(losses(run_dir)) == 3
 
 
 def test_second_interrupt_ends_at_once_without_saving(tmp_path: Path, training_forks: ForkServer):

@@ -239,6 +239,23 @@ def test_before_the_first_step_it_says_what_it_waits_for():
     assert plain(run_with(START).lines(80, draw=True)[0]) == "fox-1  waiting for the first step …"
 
 
+EVALUATING = {"event": "evaluating", "step": 100}
+
+
+def test_it_says_that_it_evaluates_until_something_else_comes(tmp_path):
+    evaluating = "fox-1  evaluating …"
+    assert plain(run_with(START, EVALUATING).lines(80, draw=True)[0]) == evaluating
+    run = run_with(START, step_event(100), EVALUATING, {"event": "warning", "message": "odd"})
+    assert plain(run.lines(80, draw=True)[-1]) == "evaluating …"
+    for event in ({"event": "eval", "step": 100, "loss": 2.5}, step_event(101), END):
+        after = run_with(START, step_event(100), EVALUATING, event)
+        assert "evaluating" not in " ".join(plain(line) for line in after.lines(80, draw=True))
+    # Off a terminal: no step is made meanwhile.
+    *_, err = watch(tmp_path, START, step_event(100), EVALUATING, None, END, 0)
+    said = ["evaluating" in line for line in err.splitlines()]
+    assert said == [False, True, False]
+
+
 def test_losses_kept_are_bounded():
     run = run_with(*[step_event(n) for n in range(10_000)])
     assert 1000 < len(run.losses) <= 4096
