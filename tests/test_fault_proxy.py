@@ -349,11 +349,7 @@ class TestSeaweed:
             store.get("gone")
 
 
-def test_every_fault_has_a_name_and_strikes(proxy):
-    for name, kind in faults.FAULTS.items():
-        fault = kind.make()
-        assert getattr(fault, "fault_name", None), name
-        rule = proxy.inject(fault, kind.where)
-        assert rule.fired == 0
-    proxy.clear()
-    assert len({kind.make().fault_name for kind in faults.FAULTS.values()}) == len(faults.FAULTS)  # type: ignore[attr-defined]
+def test_every_fault_has_a_name_of_its_own():
+    names = [getattr(kind.make(), "fault_name", "") for kind in faults.FAULTS.values()]
+    assert all(names)
+    assert len(set(names)) == len(names)

@@ -4,7 +4,10 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,7 @@ PLUG_INS = {
     "knowledge_hub/intents": "INTENT",
     "resource_manager/launch_targets": "LAUNCH_TARGET",
 }
+OURS = {"tests", *(name.removesuffix(".py") for name in CODE)}
 ENVIRONMENT_READERS = {"tools_utilities/settings.py", "brain/ml/process_group.py"}
 
 
@@ -220,6 +224,35 @@ MACHINE = re.compile(
         ]
     )
 )
+
+
+def test_what_tests_import_is_declared():
+    """A package that only comes along with another one is gone when that one drops it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    declared = {canonical(re.split(r"[^\w.-]", line)[0]) for line in lines}
+    owners = packages_distributions()
+    undeclared = {
+        (str(path.relative_to(ROOT)), name)
+        for path in (ROOT / "tests").rglob("*.py")
+        for name in top_level_imports(path.read_text(encoding="utf-8"))
+        if name in owners.keys() - OURS and declared.isdisjoint(map(canonical, owners[name]))
+    }
+    assert not undeclared
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def top_level_imports(text: str) -> set[str]:
+    found: set[str] = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
 
 
 def test_no_tracked_file_names_a_machine_or_a_registry():

@@ -280,6 +280,17 @@ def write_chunk(
         raise
 
 
+def copy_chunk(pieces: Iterable[bytes], path: Path, num_samples: int) -> WrittenChunk:
+    """Write a chunk's bytes as they come, and sync it; a failed one leaves no file."""
+    file = _CheckedFile(path)
+    try:
+        file.writelines(pieces)
+        return file.settle(num_samples)
+    except BaseException:
+        file.remove()
+        raise
+
+
 def write_batches(
     batches: Iterable[Sequence[Any]],
     file: BinaryIO,

@@ -13,7 +13,7 @@ import msgspec
 
 from tools_utilities.claim_record import ClaimRecord
 from tools_utilities.errors import AccessError, ConditionFailedError, QuarkError, StoreError
-from tools_utilities.object_store import ObjectStore
+from tools_utilities.object_store import ObjectStore, read_object
 from tools_utilities.shard_status import STATUS_WORDS
 
 TRIES = 3
@@ -74,14 +74,11 @@ class ShardDisplay:
 
     def _read(self, shard_id: int) -> Shown | None:
         try:
-            body = self._store.get(self._key_of(shard_id))
-            try:
-                content = msgspec.json.decode(b"".join(body), type=dict[str, Any])
-            finally:
-                body.close()
+            data, info = read_object(self._store, self._key_of(shard_id))
+            content = msgspec.json.decode(data, type=dict[str, Any])
         except (StoreError, AccessError, msgspec.MsgspecError):
             return None
-        return Shown(content, body.info.etag) if body.info.etag is not None else None
+        return Shown(content, info.etag) if info.etag is not None else None
 
     def _write(
         self, shard_id: int, shown: Shown, record: ClaimRecord | None, progress: str | None

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tools_utilities.errors import ConditionFailedError, ObjectNotFoundError, QuarkError
-from tools_utilities.object_store import ObjectStore
+from tools_utilities.object_store import ObjectStore, read_object
 
 NOTES_NAME = ".quark-done.json"
 TRIES = 3
@@ -50,14 +50,10 @@ class DoneNotes:
 
     def _read(self) -> tuple[dict[int, str], str | None]:
         try:
-            body = self._store.get(self._key)
+            data, info = read_object(self._store, self._key)
         except ObjectNotFoundError:
             return {}, None
         try:
-            data = b"".join(body)
-        finally:
-            body.close()
-        try:
-            return msgspec.json.decode(data, type=dict[int, str]), body.info.etag
+            return msgspec.json.decode(data, type=dict[int, str]), info.etag
         except msgspec.MsgspecError:
-            return {}, body.info.etag  # what somebody else wrote there is replaced
+            return {}, info.etag  # what somebody else wrote there is replaced

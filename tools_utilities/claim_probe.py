@@ -18,7 +18,7 @@ from tools_utilities.errors import (
     StoreError,
     UsageError,
 )
-from tools_utilities.object_store import ObjectStore
+from tools_utilities.object_store import ObjectStore, read_object
 from tools_utilities.patience import PATIENCE_SECONDS, patiently, told
 
 RACERS = 8
@@ -115,13 +115,9 @@ class _Probe:
     def _read(self, key: str) -> bytes | None:
         def read() -> bytes | None:
             try:
-                body = self._store.get(key)
+                return read_object(self._store, key)[0]
             except ObjectNotFoundError:
                 return None
-            try:
-                return b"".join(body)
-            finally:
-                body.close()
 
         return self._patiently(read)
 

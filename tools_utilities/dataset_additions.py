@@ -14,15 +14,15 @@ import msgspec
 from tools_utilities.dataset_metadata import encode_metadata
 from tools_utilities.errors import ConditionFailedError, DataError, StoreError, UsageError
 from tools_utilities.manifest import (
-    FLAT,
     MASTER,
     Chunk,
     Manifest,
     Shard,
     encode_manifest,
+    index_name,
     load_manifest,
 )
-from tools_utilities.object_store import ObjectStore
+from tools_utilities.object_store import ObjectStore, read_object
 from tools_utilities.prepared_types import prepared
 
 FOLDER = "_additions/"
@@ -80,10 +80,22 @@ def reserve(store: ObjectStore, prefix: str, identity: str, num_shards: int) -> 
 
 
 def additions(store: ObjectStore, prefix: str) -> Iterator[Addition]:
-    """Yield every addition, in the order of their numbers."""
+    """Yield every addition, in the order of their numbers.
+
+    Raises:
+        DataError: a file there is none of ours, or damaged.
+    """
     for info in sorted(store.list(prefix + FOLDER), key=lambda info: info.key):
-        if info.key.endswith(".json"):
-            yield msgspec.json.decode(_read(store, info.key)[0], type=Addition)
+        if not info.key.endswith(".json"):
+            continue
+        try:
+            yield msgspec.json.decode(read_object(store, info.key)[0], type=Addition)
+        except msgspec.MsgspecError as error:
+            raise DataError(
+                f"{info.key}: not the record of an addition: {error}",
+                hint="Move it away; the command that wrote it then adds its shards again.",
+                key=info.key,
+            ) from error
 
 
 def finish_addition(
@@ -106,7 +118,7 @@ def merge_additions(store: ObjectStore, prefix: str) -> dict[str, Any]:
     """Take finished additions into the index; returns its sums. Again: the same.
 
     Raises:
-        UsageError: there is no index.
+        UsageError: there is no index, or the store gives objects no version.
         DataError: a file that an addition names is not there, or not of its size.
         StoreError: the index was changed by others too many times.
     """
@@ -125,9 +137,14 @@ def merge_additions(store: ObjectStore, prefix: str) -> dict[str, Any]:
 
 
 def _merge(store: ObjectStore, prefix: str, done: Sequence[Addition]) -> dict[str, Any]:
-    name = _index_name(store, prefix)
+    name = index_name(store, prefix)
     # Its version first: a manifest read later is that one, or the swap fails.
-    content, etag = _read(store, prefix + name)
+    content, info = read_object(store, prefix + name)
+    if info.etag is None:
+        raise UsageError(
+            f"{store.endpoint_id}: it gives objects no version, so nothing can be merged safely",
+            hint="Merge in a store with conditional writes (S3, R2, GCS, a local folder).",
+        )
     before = load_manifest(store, prefix)
     if before is None:
         raise ConditionFailedError(f"{prefix}{name}: gone meanwhile")
@@ -144,7 +161,7 @@ def _merge(store: ObjectStore, prefix: str, done: Sequence[Addition]) -> dict[st
     sums = {"total_tasks": after.num_samples, "num_shards": len(after.shards)}
     if new:
         written = _master(content, after) if name == MASTER else encode_manifest(after)
-        store.put_if_match(prefix + name, written, etag)
+        store.put_if_match(prefix + name, written, info.etag)
     return sums
 
 
@@ -180,24 +197,10 @@ def _master(content: bytes, after: Manifest) -> bytes:
     return encode_metadata(master)
 
 
-def _index_name(store: ObjectStore, prefix: str) -> str:
-    return (
-        MASTER if any(info.key == prefix + MASTER for info in store.list(prefix + MASTER)) else FLAT
-    )
-
-
 def layout_of(store: ObjectStore, prefix: str) -> str:
     """Return the layout of a finished dataset, `folders` or `flat`."""
-    return "folders" if _index_name(store, prefix) == MASTER else "flat"
+    return "folders" if index_name(store, prefix) == MASTER else "flat"
 
 
 def _key(prefix: str, first_shard: int) -> str:
     return f"{prefix}{FOLDER}{first_shard:06d}.json"
-
-
-def _read(store: ObjectStore, key: str) -> tuple[bytes, str]:
-    body = store.get(key)
-    try:
-        return b"".join(body), body.info.etag or ""
-    finally:
-        body.close()

@@ -16,9 +16,8 @@ from typing import Any
 
 import msgspec
 
-from tools_utilities.checksum import crc32c, encode_crc32c
 from tools_utilities.chunk_publisher import Uploader, move_into
-from tools_utilities.chunk_writer import WrittenChunk
+from tools_utilities.chunk_writer import WrittenChunk, copy_chunk
 from tools_utilities.dataset_creation import OutputOptions
 from tools_utilities.dataset_location import locate_dataset
 from tools_utilities.dataset_metadata import encode_metadata
@@ -28,8 +27,8 @@ from tools_utilities.errors import (
     ObjectNotFoundError,
     UsageError,
 )
-from tools_utilities.manifest import FLAT, MASTER, SHARD, Chunk, Manifest, load_manifest
-from tools_utilities.object_store import ObjectStore, open_store
+from tools_utilities.manifest import MASTER, SHARD, Chunk, Manifest, index_name, load_manifest
+from tools_utilities.object_store import ObjectStore, open_store, read_object
 from tools_utilities.sample_source import SourceOptions
 from tools_utilities.sharded_dataset import Dealt
 from tools_utilities.sharding_output import FINISHED, STAGING
@@ -68,8 +67,7 @@ def find_finished(place: str, options: SourceOptions) -> FinishedDataset | None:
     manifest = load_manifest(store, prefix)
     if manifest is None:
         return None
-    index = FLAT if _read(store, prefix + MASTER) is None else MASTER
-    return FinishedDataset(store, prefix, manifest, index)
+    return FinishedDataset(store, prefix, manifest, index_name(store, prefix))
 
 
 def copy_dataset(
@@ -82,6 +80,7 @@ def copy_dataset(
 
     Raises:
         IntegrityError: a chunk is not what the index says; nothing of the index is written.
+        ObjectNotFoundError: a file of the dataset was removed meanwhile; no index is written either.
         UsageError: another dataset is there.
     """
     chosen = output or OutputOptions()
@@ -122,10 +121,10 @@ def copy_dataset(
         shutil.rmtree(ours, ignore_errors=True)  # with what killed copies left
         with suppress(OSError):  # copies to other places have their files there
             ours.parent.rmdir()
-    for name, content in _small_files(source):
+    index, _ = read_object(source.store, source.prefix + source.index)
+    for name, content in _small_files(source, index):
         store.put(prefix + name, content)
-    index = _read(source.store, source.prefix + source.index)
-    store.put(prefix + source.index, index or b"")
+    store.put(prefix + source.index, index)
     return made
 
 
@@ -163,24 +162,10 @@ def _copy_chunks(
 def _fetched(source: FinishedDataset, chunk: Chunk, path: Path) -> WrittenChunk:
     """Bring a chunk to this machine; IntegrityError when it is not what the index says."""
     body = source.store.get(source.prefix + chunk.key)
-    size, checksum, digest = 0, 0, hashlib.sha256()
     try:
-        with path.open("wb") as file:
-            for piece in body:
-                file.write(piece)
-                size += len(piece)
-                checksum = crc32c(piece, checksum)
-                digest.update(piece)
-            file.flush()
+        found = copy_chunk(body, path, chunk.num_samples)
     finally:
         body.close()
-    found = WrittenChunk(
-        path=path,
-        num_samples=chunk.num_samples,
-        num_bytes=size,
-        crc32c=encode_crc32c(checksum),
-        sha256=digest.hexdigest(),
-    )
     for name in ("num_bytes", "crc32c", "sha256"):
         promised = getattr(chunk, name)
         if promised is not None and promised != getattr(found, name):
@@ -193,7 +178,7 @@ def _fetched(source: FinishedDataset, chunk: Chunk, path: Path) -> WrittenChunk:
     return found
 
 
-def _small_files(source: FinishedDataset) -> list[tuple[str, bytes]]:
+def _small_files(source: FinishedDataset, index: bytes) -> list[tuple[str, bytes]]:
     """Return what lies beside the chunks and belongs to the dataset, but the index."""
     names = [FINISHED]
     folders = {
@@ -203,10 +188,10 @@ def _small_files(source: FinishedDataset) -> list[tuple[str, bytes]]:
     found = [(name, _read(source.store, source.prefix + name)) for name in names]
     files = [(name, content) for name, content in found if content is not None]
     if source.index == MASTER:
-        master = msgspec.json.decode(_read(source.store, source.prefix + MASTER) or b"{}")
-        for entry in master["shards"]:
+        for entry in msgspec.json.decode(index)["shards"]:
             name = f"{entry['directory'].rstrip('/')}/{SHARD}"
-            shown = msgspec.json.decode(_read(source.store, source.prefix + name) or b"{}")
+            content, _ = read_object(source.store, source.prefix + name)
+            shown = msgspec.json.decode(content)
             shown.pop("progress", None)
             files.append((name, encode_metadata({**shown, **_FREE})))
     return files
@@ -214,10 +199,6 @@ def _small_files(source: FinishedDataset) -> list[tuple[str, bytes]]:
 
 def _read(store: ObjectStore, key: str) -> bytes | None:
     try:
-        body = store.get(key)
+        return read_object(store, key)[0]
     except (ObjectNotFoundError, DataNotFoundError):
         return None
-    try:
-        return b"".join(body)
-    finally:
-        body.close()

@@ -15,7 +15,7 @@ from tools_utilities.dataset_additions import Addition, layout_of, merge_additio
 from tools_utilities.dataset_location import locate_dataset
 from tools_utilities.errors import UsageError
 from tools_utilities.manifest import load_manifest
-from tools_utilities.object_store import open_store
+from tools_utilities.object_store import ObjectStore, open_store
 from tools_utilities.sample_source import Source, SourceOptions, open_sources
 from tools_utilities.shard_format import shard_formats, split_suffix
 from tools_utilities.sharded_dataset import WORKERS, Dealt, ShardingPlan, ShardingRun
@@ -94,26 +94,24 @@ def merge_dataset(output_dir: str, output: OutputOptions | None = None) -> dict[
     Raises: as `merge_additions`.
     """
     chosen = output or OutputOptions()
+    return merge_additions(*_located(output_dir, chosen))
+
+
+def _located(output_dir: str, chosen: OutputOptions) -> tuple[ObjectStore, str]:
     spec, prefix = locate_dataset(
         output_dir,
         endpoint_url=chosen.endpoint_url,
         profile=chosen.profile,
         region=chosen.region,
     )
-    return merge_additions(open_store(spec), prefix)
+    return open_store(spec), prefix
 
 
 def _appending(
     output_dir: str, plan: ShardingPlan, source: Source, chosen: OutputOptions
 ) -> tuple[ShardingPlan, Addition]:
     """Return the plan under reserved numbers, and the reservation."""
-    spec, prefix = locate_dataset(
-        output_dir,
-        endpoint_url=chosen.endpoint_url,
-        profile=chosen.profile,
-        region=chosen.region,
-    )
-    store = open_store(spec)
+    store, prefix = _located(output_dir, chosen)
     flat = plan.layout == "flat"
     wrong = {
         "val_fraction with append": plan.val_fraction is not None,

@@ -59,6 +59,11 @@ class QuarkError(Exception):
         self.add_note(_NOTE + json.dumps(fields, default=str))
 
 
+def error_lines(error: QuarkError) -> str:
+    """Return what a script writes to stderr of an error: a line of what, and one of what to do next."""
+    return f"error: {error}\n" + (f"hint: {error.hint}\n" if error.hint else "")
+
+
 _NOTE = "quark-error: "
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tools_utilities.errors import ObjectNotFoundError
-from tools_utilities.object_store import ObjectInfo, ObjectStore
+from tools_utilities.object_store import ObjectInfo, ObjectStore, read_object
 from tools_utilities.prepared_types import prepared
 from tools_utilities.shard_format import ReadOptions, format_of
 
@@ -85,13 +85,9 @@ def index_problem(key: str, options: ReadOptions) -> str:
 
 def _read_index(store: ObjectStore, key: str) -> str:
     try:
-        body = store.get(key)
+        data, _ = read_object(store, key)
     except ObjectNotFoundError:
         return _PROBLEM
-    try:
-        data = b"".join(body)
-    finally:
-        body.close()
     try:
         found = msgspec.json.decode(data)
         if not isinstance(found, dict) or "config" not in found:

@@ -143,6 +143,15 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return msgspec.json.format(msgspec.json.encode(content), indent=2)
 
 
+def index_name(store: ObjectStore, prefix: str) -> str:
+    """Return the name of a finished dataset's index: of shard folders, or of flat files."""
+    try:
+        store.head(prefix + MASTER)
+    except ObjectNotFoundError:
+        return FLAT
+    return MASTER
+
+
 def _read(store: ObjectStore, key: str) -> bytes | None:
     try:
         body = store.get(key)

@@ -157,6 +157,20 @@ class StoreScheme(Protocol):
         ...
 
 
+def read_object(store: ObjectStore, key: str, **span: Any) -> tuple[bytes, ObjectInfo]:
+    """Return the bytes of a small object and what the store says of it; `start`, `end`: a part alone.
+
+    Raises:
+        ObjectNotFoundError: it is not there.
+        StoreError: the connection broke, or the store is in trouble.
+    """
+    body = store.get(key, **span)
+    try:
+        return b"".join(body), body.info
+    finally:
+        body.close()
+
+
 @cache
 def store_schemes() -> dict[str, Any]:
     """Return every known scheme by name."""

@@ -4,7 +4,7 @@ import msgspec
 
 from tools_utilities.errors import DataError, ObjectNotFoundError
 from tools_utilities.manifest import Chunk, Manifest, Shard
-from tools_utilities.object_store import ObjectStore
+from tools_utilities.object_store import ObjectStore, read_object
 from tools_utilities.patience import patiently
 from tools_utilities.prepared_types import prepared
 
@@ -55,15 +55,11 @@ def read_job(store: ObjectStore, prefix: str) -> FoundJob | None:
 
 def _read(store: ObjectStore, key: str) -> FoundJob | None:
     try:
-        body = store.get(key)
+        data, info = read_object(store, key)
     except ObjectNotFoundError:
         return None
     try:
-        data = b"".join(body)
-    finally:
-        body.close()
-    try:
-        return FoundJob(msgspec.json.decode(data, type=ProcessJob), body.info.etag)
+        return FoundJob(msgspec.json.decode(data, type=ProcessJob), info.etag)
     except msgspec.MsgspecError as error:
         raise DataError(
             f"{key}: not the record of a job: {error}", hint="Move it away.", key=key

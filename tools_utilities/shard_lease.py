@@ -18,14 +18,13 @@ import msgspec
 
 from tools_utilities.claim_record import ClaimRecord, decode_record, encode_record
 from tools_utilities.errors import ConditionFailedError, ObjectNotFoundError, StoreError
-from tools_utilities.object_store import ObjectStore
+from tools_utilities.object_store import ObjectStore, read_object
+from tools_utilities.patience import PATIENCE_SECONDS, patiently
 
 EXPIRY_FACTOR = 1.25
 """A lease has run out after this many lease times unchanged: room for a clock rate error of 25 %."""
 DANGER_FACTOR = 0.75
 """The holder stops working this far into an unrenewed lease, before anyone may take it over."""
-PATIENCE_SECONDS = 30.0
-"""How long a look at a record is tried again while the store is in trouble."""
 
 
 class Phase(Enum):
@@ -303,22 +302,14 @@ class ShardLease:
 
     def _read(self) -> Version:
         try:
-            body = self._store.get(self.key)
+            data, info = read_object(self._store, self.key)
         except ObjectNotFoundError:
             return Version(None, None)
-        try:
-            data = b"".join(body)
-        finally:
-            body.close()
-        return Version(decode_record(self.key, data), body.info.etag)
+        return Version(decode_record(self.key, data), info.etag)
 
     def _read_patiently(self, give_up: float) -> Version:
-        pause = 0.05
-        while True:
-            try:
-                return self._read()
-            except StoreError as error:
-                if self._clock.now() > give_up or not error.detail.get("transient"):
-                    raise
-            self._clock.sleep(pause * (0.5 + self._clock.jitter()))
-            pause = min(pause * 2, 2.0)
+        clock = self._clock
+        seconds = give_up - clock.now()
+        return patiently(
+            self._read, seconds=seconds, now=clock.now, sleep=clock.sleep, jitter=clock.jitter
+        )

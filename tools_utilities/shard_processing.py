@@ -26,6 +26,7 @@ from tools_utilities.chunk_writer import (
     FormatChunkWriter,
     LineChunkWriter,
     WrittenChunk,
+    copy_chunk,
 )
 from tools_utilities.claim_record import ClaimRecord, output_folder
 from tools_utilities.errors import (
@@ -321,20 +322,9 @@ class ShardProcessor:
                 return None
             with tempfile.TemporaryDirectory(prefix="quark-process-") as folder:
                 path = Path(folder) / "chunk"
-                digest = hashlib.sha256()
-                with path.open("wb") as file:
-                    for piece in self._pieces(old):
-                        digest.update(piece)
-                        file.write(piece)
-                if digest.hexdigest() != done.sha256:
+                written = copy_chunk(self._pieces(old), path, done.num_samples)
+                if written.sha256 != done.sha256:
                     return None
-                written = WrittenChunk(
-                    path=path,
-                    num_samples=done.num_samples,
-                    num_bytes=done.num_bytes,
-                    crc32c=done.crc32c,
-                    sha256=done.sha256,
-                )
                 return self._publish(key, written, fingerprint, done.bad)
         except (ObjectNotFoundError, msgspec.MsgspecError):
             return None

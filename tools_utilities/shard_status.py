@@ -11,7 +11,7 @@ import msgspec
 from tools_utilities.claim_record import ClaimRecord
 from tools_utilities.errors import AccessError, StoreError
 from tools_utilities.manifest import Shard
-from tools_utilities.object_store import ObjectStore
+from tools_utilities.object_store import ObjectStore, read_object
 
 STATUS_WORDS = {"free": "available", "leased": "in_use", "done": "completed"}
 
@@ -19,11 +19,7 @@ STATUS_WORDS = {"free": "available", "leased": "in_use", "done": "completed"}
 def shown_metadata(store: ObjectStore, key: str) -> dict[str, Any]:
     """Return a shard's metadata.json, or {} when it cannot be read."""
     try:
-        body = store.get(key)
-        try:
-            return msgspec.json.decode(b"".join(body), type=dict[str, Any])
-        finally:
-            body.close()
+        return msgspec.json.decode(read_object(store, key)[0], type=dict[str, Any])
     except (StoreError, AccessError, msgspec.MsgspecError):
         return {}
 

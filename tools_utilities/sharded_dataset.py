@@ -19,7 +19,7 @@ import msgspec
 from tools_utilities.arrow_files import lean_memory
 from tools_utilities.chunk_writer import WrittenChunk
 from tools_utilities.chunk_writers import ChunkWriters, GrowingChunk
-from tools_utilities.errors import QuarkError, UsageError
+from tools_utilities.errors import QuarkError, RecordError, StoreError, UsageError
 from tools_utilities.holdout_split import HoldoutSplit
 from tools_utilities.json_records import encode_line
 from tools_utilities.manifest import Chunk
@@ -251,16 +251,28 @@ class ShardingRun:
             self._close_round(number, last)
 
     def _blocks(self, number: int, position: Mapping[str, int] | None) -> Iterator[SourceBlock]:
-        """Yield the source's blocks; an error that is not ours is told with the sample it came at."""
+        """Yield the source's blocks; an error that is not ours is told with the sample it came at.
+
+        Raises:
+            QuarkError: the source's own.
+            StoreError: the source could not be read (any OSError of its code).
+            RecordError: its code failed otherwise; detail: key, record.
+        """
         try:
             for block in self._source.blocks(number, position):
                 yield block
                 number = block.first + len(block.records)
         except QuarkError:
             raise  # names its place itself
-        except Exception as error:
-            error.add_note(f"{self._source.uri}: at sample {number}")
-            raise
+        except Exception as error:  # any code may be a source: a generator, a dataset of the hub
+            kind = StoreError if isinstance(error, OSError) else RecordError
+            raise kind(
+                f"{self._source.uri}: at sample {number}: {type(error).__name__}: {error}",
+                hint="Once the source can be read, run the same command again: it goes on after "
+                "its last finished chunks.",
+                key=self._source.uri,
+                record=number + 1,
+            ) from error
 
     def _enough(self, number: int) -> bool:
         return self._plan.max_samples is not None and number >= self._plan.max_samples

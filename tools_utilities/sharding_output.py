@@ -25,7 +25,7 @@ from tools_utilities.dataset_metadata import (
 )
 from tools_utilities.errors import ChangedError, DataNotFoundError, ObjectNotFoundError, UsageError
 from tools_utilities.manifest import FLAT, MASTER, Chunk, encode_manifest
-from tools_utilities.object_store import ObjectStore, open_store
+from tools_utilities.object_store import ObjectStore, open_store, read_object
 from tools_utilities.peer_indexes import peer_index
 from tools_utilities.sharded_dataset import Publisher, ShardingPlan
 from tools_utilities.sharding_progress import Header, Progress, Round, difference
@@ -105,7 +105,7 @@ class ShardingOutput:
         if self._addition is not None:
             return self._addition.summary if self._addition.done else None
         if self._plan.layout == "file":
-            if not self.progress.begun and self._read(self._plan.name, limit=0) is not None:
+            if not self.progress.begun and self._read(self._plan.name, end=0) is not None:
                 raise UsageError(
                     f"{self._name} exists", hint="Choose another name, or delete it first."
                 )
@@ -198,21 +198,13 @@ class ShardingOutput:
             self._store.put(f"{self._prefix}{folder}index.json", index)
 
     def _range(self, name: str, start: int, end: int) -> bytes:
-        body = self._store.get(self._prefix + name, start=start, end=end)
-        try:
-            return b"".join(body)
-        finally:
-            body.close()
+        return read_object(self._store, self._prefix + name, start=start, end=end)[0]
 
-    def _read(self, name: str, *, limit: int | None = None) -> bytes | None:
+    def _read(self, name: str, **span: int) -> bytes | None:
         try:
-            body = self._store.get(self._prefix + name, end=limit)
+            return read_object(self._store, self._prefix + name, **span)[0]
         except (ObjectNotFoundError, DataNotFoundError):
             return None
-        try:
-            return b"".join(body)
-        finally:
-            body.close()
 
 
 def _summary(indexes: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -20,15 +20,19 @@ import torch
 from torch import Tensor, nn
 
 from brain.ml.checkpoint import load_weights, read_state
-from brain.ml.checkpoint_files import check
-from brain.ml.checkpoint_place import choose_checkpoint, place_of_run
+from brain.ml.checkpoint_place import checkpoint_of
 from brain.ml.model import build_model
 from brain.ml.model_shape import ModelShape
-from brain.ml.run_files import CHECKPOINTS_FOLDER, JOB_FILE
+from brain.ml.run_files import JOB_FILE
 from brain.ml.text_rule import TOKEN_FIELDS, choose_text_rule, has_tokens
 from brain.ml.tokenizer import Tokenizer, load_tokenizer
 from brain.ml.training_job import TrainingJob, load_job
-from tools_utilities.errors import DataNotFoundError, QuarkError, RecordError, UsageError
+from tools_utilities.errors import (
+    QuarkError,
+    RecordError,
+    UsageError,
+    error_lines,
+)
 from tools_utilities.process_progress import StatusLine
 from tools_utilities.scripts.process_shards import (
     LEASE_SECONDS,
@@ -60,24 +64,16 @@ def load_model(path: Path | None, *, layers: int = 2, seed: int = 42, seq_len: i
 
     Raises:
         DataNotFoundError: there is no whole checkpoint.
+        DataError: the checkpoint named is damaged.
     """
     if path is None:
         tokenizer = load_tokenizer("bytes")
         shape = ModelShape(layers=layers, vocab_size=tokenizer.vocab_size, seq_len=seq_len)
         return Loaded(build_model("quark", shape, seed).eval(), shape, tokenizer)
-    found: Path | None = path
-    if (path / CHECKPOINTS_FOLDER).is_dir():
-        place = place_of_run(path)
-        name, _ = choose_checkpoint(place)
-        found = None if name is None else place.path_of(name)
-    if found is None or not found.is_dir():
-        raise DataNotFoundError(
-            f"--model_path {path}: no whole checkpoint there",
-            hint="Give a run's folder (runs/NAME) or one of its checkpoints.",
-        )
-    check(found)
+    found = checkpoint_of(path)
     state = read_state(found)
-    job_file = found.parent.parent / JOB_FILE
+    # A run's checkpoints may be anywhere; one that is given by itself lies in its run's folder, if any.
+    job_file = (path if found != path else path.parent.parent) / JOB_FILE
     job = load_job(job_file) if job_file.is_file() else None
     model = build_model(state.model, state.shape, seed)
     load_weights(found, model)
@@ -256,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with stop.on_signals(line.say), line:
             return _run(options, line, stop)
     except QuarkError as error:
-        sys.stderr.write(f"error: {error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
+        sys.stderr.write(error_lines(error))
         return error.exit_code
 
 

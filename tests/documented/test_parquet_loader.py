@@ -1,12 +1,10 @@
 """The Parquet loader's names (section P): one test a row, each of what the name does."""
 
-import io
 import re
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -17,28 +15,13 @@ from brain.ml.token_source import Collate
 from brain.ml.tokenizer import load_tokenizer
 from brain.ml.training_job import TrainingJob
 from tests.brain.direct_manager import DirectManager
-from tests.brain.stream_data import ids, memory_manager
+from tests.brain.stream_data import ids, manager_of, memory_manager, parquet
 from tools_utilities.errors import DataNotFoundError, RecordError, UsageError
-from tools_utilities.object_store import StoreSpec, open_store
 from tools_utilities.setting_keys import KEYS_BY_NAME
 from tools_utilities.shard_format import ReadOptions
 from tools_utilities.token_rows import TOKEN_COLUMNS
 
 TESTS = Path(__file__).parents[1]
-
-
-def manager_of(folder: Path, objects: dict[str, bytes]) -> DirectManager:
-    spec = StoreSpec(uri=f"file://{folder}")
-    store = open_store(spec)
-    for key, data in objects.items():
-        store.put(key, data)
-    return DirectManager(spec)
-
-
-def parquet(**columns: Any) -> bytes:
-    file = io.BytesIO()
-    pq.write_table(pa.table(columns), file)
-    return file.getvalue()
 
 
 def rank_stream(count: int, rank: int, world_size: int) -> StreamDataset:
@@ -101,18 +84,18 @@ def rows(manager: DirectManager, view: Any = None) -> tuple[list[list[int]], Str
     return [next(iter(sample.values())).tolist() for sample in stream], stream
 
 
-def test_input_ids_wins_over_token_ids(tmp_path):
+def test_input_ids_wins_over_token_ids():
     both = parquet(token_ids=[[9, 9]], input_ids=[[1, 2]])
-    found, _ = rows(manager_of(tmp_path, {"d/a.parquet": both}))
+    found, _ = rows(manager_of({"d/a.parquet": both}))
     assert found == [[1, 2]]
     only = parquet(token_ids=[[9, 9]])
-    found, _ = rows(manager_of(tmp_path, {"d/a.parquet": only}))
+    found, _ = rows(manager_of({"d/a.parquet": only}))
     assert found == [[9, 9]]
 
 
-def test_null_and_empty_rows_are_skipped_and_counted(tmp_path):
+def test_null_and_empty_rows_are_skipped_and_counted():
     ids_ = pa.array([[1, 2], None, [], [3, 4], None], pa.list_(pa.int32()))
-    found, stream = rows(manager_of(tmp_path, {"d/a.parquet": parquet(input_ids=ids_)}))
+    found, stream = rows(manager_of({"d/a.parquet": parquet(input_ids=ids_)}))
     assert found == [[1, 2], [3, 4]]
     assert stream.get_stats()["skipped"] == {"null": 2, "empty": 1}
 
@@ -127,17 +110,15 @@ def test_batches_are_padded_on_the_right_with_pad_id():
 
 def test_pad_id_is_0_and_eos_id_2_by_default():
     assert (KEYS_BY_NAME["pad_id"].default, KEYS_BY_NAME["eos_id"].default) == (0, 2)
-    fields = dict(zip(TrainingJob.__struct_fields__, TrainingJob.__struct_defaults__, strict=False))
-    assert fields is not None
     job = TrainingJob(name="n", run_dir="/r", train=())
     assert (job.pad_id, job.eos_id, job.overlong) == (0, 2, "split")
 
 
-def test_documents_end_in_eos_id(tmp_path):
+def test_documents_end_in_eos_id():
     view = PackedText(
         rule=TextRule(field="text"), tokenizer=load_tokenizer("bytes"), eos_id=2, seq_len=64
     )
-    manager = manager_of(tmp_path, {"d/a.parquet": parquet(text=["ab", "c"])})
+    manager = manager_of({"d/a.parquet": parquet(text=["ab", "c"])})
     stream = StreamDataset(manager, "d/", shuffle=False, view=view)
     (sample,) = list(stream)
     assert sample["tokens"].tolist() == [2, ord("a") + 3, ord("b") + 3, 2, ord("c") + 3, 2]
@@ -147,8 +128,8 @@ def test_documents_end_in_eos_id(tmp_path):
     ("overlong", "expected"),
     [("split", [[1, 2, 3, 4], [4, 5, 6]]), ("cut", [[1, 2, 3]]), ("error", None)],
 )
-def test_overlong_rows_are_cut_split_or_an_error(tmp_path, overlong, expected):
-    manager = manager_of(tmp_path, {"d/a.parquet": parquet(input_ids=[[1, 2, 3, 4, 5, 6]])})
+def test_overlong_rows_are_cut_split_or_an_error(overlong, expected):
+    manager = manager_of({"d/a.parquet": parquet(input_ids=[[1, 2, 3, 4, 5, 6]])})
     view = TokenSequences(vocab_size=100, seq_len=3, overlong=overlong)
     if expected is None:
         with pytest.raises(RecordError, match=r"d/a.parquet: row 1 has 6 tokens, seq_len is 3"):
@@ -158,15 +139,16 @@ def test_overlong_rows_are_cut_split_or_an_error(tmp_path, overlong, expected):
     assert found == expected
 
 
-def test_a_missing_folder_is_named(tmp_path):
-    stream = StreamDataset(manager_of(tmp_path, {"d/a.parquet": parquet(x=[1])}), "nowhere/")
+def test_a_missing_folder_is_named():
+    manager = manager_of({"d/a.parquet": parquet(x=[1])})
+    stream = StreamDataset(manager, "nowhere/")
     with pytest.raises(DataNotFoundError, match=r"no data at prefix 'nowhere/'") as caught:
         list(stream)
-    assert str(tmp_path) in str(caught.value)
+    assert manager.spec.uri in str(caught.value)
     assert caught.value.detail["prefix"] == "nowhere/"
 
 
-def test_a_folder_without_a_parquet_file_is_named(tmp_path):
-    manager = manager_of(tmp_path, {"d/a.jsonl": b"{}\n"})
+def test_a_folder_without_a_parquet_file_is_named():
+    manager = manager_of({"d/a.jsonl": b"{}\n"})
     with pytest.raises(DataNotFoundError, match=r"no parquet file at prefix 'd/'"):
         list(StreamDataset(manager, "d/", format_name="parquet"))

@@ -95,7 +95,7 @@ def test_every_figure_it_names_is_in_the_statistics(manager):
 
 def test_the_methods_it_names_are_there():
     for name in ("rank_files", "set_epoch", "load_state_dict", "validate", "get_stats"):
-        assert f"{name}" in GUIDE
+        assert name in GUIDE
         assert callable(getattr(StreamDataset, name))
     assert callable(StreamLoader.samples_in_step)
     assert callable(StreamLoader.close)

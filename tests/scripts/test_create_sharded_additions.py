@@ -5,14 +5,16 @@ import multiprocessing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.scripts.test_create_sharded_dataset import samples_of, write_tasks
-from tools_utilities.dataset_additions import reserve
+from tools_utilities.dataset_additions import merge_additions, reserve
 from tools_utilities.dataset_creation import OutputOptions, create_sharded_dataset, merge_dataset
 from tools_utilities.errors import DataError, UsageError
-from tools_utilities.manifest import load_manifest
+from tools_utilities.manifest import Chunk, Manifest, Shard, encode_manifest, load_manifest
 from tools_utilities.object_store import StoreSpec, open_store
+from tools_utilities.object_stores.memory import MemoryStore
 from tools_utilities.scripts.create_sharded_dataset import main
 from tools_utilities.scripts.shard_manager import ShardManager
 from tools_utilities.sharded_dataset import ShardingPlan
@@ -127,6 +129,35 @@ def test_an_index_never_names_what_is_not_there(tmp_path: Path) -> None:
         merge_dataset(str(out))
 
     assert index_of(out)["total_tasks"] == 10
+
+
+def test_what_is_no_addition_is_named(tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "out"
+    create_sharded_dataset(rows(tmp_path, "ab.jsonl", 0, 10), str(out), FOLDERS)
+    (out / "_additions").mkdir()
+    (out / "_additions/000002.json").write_text("[1]")
+
+    assert main(["--output_dir", str(out), "--merge"]) == 3
+
+    assert "error: _additions/000002.json: not the record of an addition" in capsys.readouterr().err
+
+
+class NoVersions(MemoryStore):
+    """Gives objects no version, so that no write can be made on one."""
+
+    def get(self, key: str, **options: Any) -> Any:
+        body = super().get(key, **options)
+        body.info = msgspec.structs.replace(body.info, etag=None)
+        return body
+
+
+def test_a_store_without_versions_cannot_be_merged_in() -> None:
+    store = NoVersions(StoreSpec(uri="memory://no-versions"))
+    shard = Shard(shard_id=0, chunks=(Chunk(key="a.jsonl", num_samples=1),))
+    store.put("manifest.json", encode_manifest(Manifest(prefix="", shards=(shard,))))
+
+    with pytest.raises(UsageError, match="gives objects no version"):
+        merge_additions(store, "")
 
 
 def reserve_one(arguments: tuple[str, int]) -> int:

@@ -77,7 +77,8 @@ def test_b44_an_error_of_the_source_is_told_as_it_is_and_publishes_nothing_parti
     with pytest.raises(ValueError, match="boom 500") as caught:
         create_sharded_dataset(Generated(fails_at=1537), "memory://b44/d", B44, output=output)
 
-    assert caught.value.__notes__ == ["generated: at sample 1537"]
+    assert str(caught.value) == "generated: at sample 1537: ValueError: boom 500"
+    assert type(caught.value.__cause__) is ValueError
     assert [info.key for info in store.list("d/")] == [
         "d/shard-00000.parquet",
         "d/shard-00001.parquet",

@@ -6,11 +6,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.documented.hub_fake import Hub, stand_in
 from tests.scripts.test_create_sharded_dataset import digest, samples_of, write_tasks
 from tools_utilities.dataset_creation import OutputOptions
 from tools_utilities.errors import DataError, ObjectNotFoundError, StoreError, UsageError
@@ -201,16 +203,16 @@ def test_b44_an_error_while_writing_publishes_nothing_and_keeps_its_cause(tmp_pa
 class FailingRows:
     """An iterable dataset, as `datasets` has them, that fails at one of its rows."""
 
-    def __init__(self, fails_at: int, first: int = 0) -> None:
-        self.fails_at, self.first = fails_at, first
+    def __init__(self, fails_at: int, first: int = 0, error: type[Exception] = ValueError) -> None:
+        self.fails_at, self.first, self.error = fails_at, first, error
 
     def skip(self, count: int) -> "FailingRows":
-        return FailingRows(self.fails_at, count)
+        return FailingRows(self.fails_at, count, self.error)
 
     def __iter__(self):
         for number in range(self.first, 3000):
             if number == self.fails_at:
-                raise ValueError("boom 500")
+                raise self.error("boom 500")
             yield {"id": number}
 
 
@@ -221,7 +223,8 @@ def test_b44_a_dataset_of_the_hub_that_fails_is_told_with_its_sample(tmp_path, f
     with pytest.raises(ValueError, match="boom 500") as caught:
         create_sharded_dataset(source, str(tmp_path / "out"), ShardingPlan(num_shards=2))
 
-    assert caught.value.__notes__ == [f"hf://failing: at sample {fails_at}"]
+    assert str(caught.value) == f"hf://failing: at sample {fails_at}: ValueError: boom 500"
+    assert caught.value.__cause__ is not None
     assert not list(tmp_path.glob("out/*.json"))
     assert [
         block.first for block in HuggingFaceRecords("", FailingRows(9999), "1").blocks(5, {})
@@ -230,6 +233,23 @@ def test_b44_a_dataset_of_the_hub_that_fails_is_told_with_its_sample(tmp_path, f
         1029,
         2053,
     ]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(ValueError, 3), (KeyError, 3), (ConnectionResetError, 1)]
+)
+def test_a_dataset_of_the_hub_that_fails_is_told_in_a_line_and_a_hint(
+    tmp_path, monkeypatch, capsys, error, code
+):
+    rows: Any = FailingRows(7, error=error)
+    stand_in(monkeypatch, Hub({("org/set", None, "train"): rows}))
+
+    assert main(["--input_file", "hf://org/set", "--output_dir", str(tmp_path / "out")]) == code
+
+    told, hint = capsys.readouterr().err.splitlines()
+    assert told == f"error: hf://org/set: at sample 7: {error.__name__}: {error('boom 500')}"
+    assert "run the same command again" in hint
+    assert not list(tmp_path.glob("out/*.json"))
 
 
 MEASURED = """

@@ -8,7 +8,7 @@ import pytest
 from tests.scripts.test_create_sharded_dataset import digest, write_tasks
 from tools_utilities.dataset_copy import copy_dataset, find_finished
 from tools_utilities.dataset_creation import OutputOptions, create_sharded_dataset
-from tools_utilities.errors import IntegrityError, StoreError, UsageError
+from tools_utilities.errors import IntegrityError, ObjectNotFoundError, StoreError, UsageError
 from tools_utilities.object_store import ObjectInfo, StoreSpec, open_store
 from tools_utilities.object_stores import memory
 from tools_utilities.sample_source import SourceOptions
@@ -83,6 +83,18 @@ def test_a_damaged_chunk_is_never_passed_on(tmp_path, made):
 
     assert not (tmp_path / "other/master_metadata.json").exists()
     assert not (tmp_path / "other/shard_001/chunk_0000.jsonl.zst").exists()
+
+
+@pytest.mark.parametrize("name", ["shard_001/metadata.json", "master_metadata.json"])
+def test_a_dataset_that_is_removed_meanwhile_gets_no_index(tmp_path, made, name):
+    found = find_finished(str(made), SourceOptions())
+    assert found is not None
+    (made / name).unlink()
+
+    with pytest.raises(ObjectNotFoundError, match=name):
+        copy_dataset(found, str(tmp_path / "other"), OutputOptions(state_dir=tmp_path / "state"))
+
+    assert not (tmp_path / "other/master_metadata.json").exists()
 
 
 class OnceFullStore(memory.MemoryStore):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tools_utilities.bridge.bridge_settings import BridgeSettings, load_settings
 from tools_utilities.bridge.pipelines import check_settings, output_of, run_pipeline
-from tools_utilities.errors import QuarkError, RunStoppedError, UsageError
+from tools_utilities.errors import QuarkError, RunStoppedError, UsageError, error_lines
 from tools_utilities.stop_signals import stopping_cleanly
 
 EXAMPLE = """\
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with stopping_cleanly():
             return _run(options)
     except QuarkError as error:
-        sys.stderr.write(f"error: {error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
+        sys.stderr.write(error_lines(error))
         return error.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\nhint: Run the same command again: it goes on.\n")

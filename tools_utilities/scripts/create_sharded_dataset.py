@@ -21,7 +21,7 @@ from tools_utilities.dataset_creation import (
     merge_dataset,
 )
 from tools_utilities.dataset_metadata import BYTES_PER_MB
-from tools_utilities.errors import QuarkError, RunStoppedError
+from tools_utilities.errors import QuarkError, RunStoppedError, error_lines
 from tools_utilities.sample_source import SourceOptions
 from tools_utilities.sharded_dataset import WORKERS, Dealt, ShardingPlan
 from tools_utilities.stop_signals import stopping_cleanly
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.merge:
                 master = merge_dataset(options.output_dir, output)
     except QuarkError as error:
-        sys.stderr.write(f"error: {error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
+        sys.stderr.write(error_lines(error))
         return error.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\nhint: Run the same command again: it goes on.\n")

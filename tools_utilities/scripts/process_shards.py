@@ -18,7 +18,7 @@ import msgspec
 
 from tools_utilities.batch_work import BatchFunction, Work, load_function
 from tools_utilities.dataset_location import locate_dataset
-from tools_utilities.errors import QuarkError, RunStoppedError, UsageError
+from tools_utilities.errors import QuarkError, RunStoppedError, UsageError, error_lines
 from tools_utilities.object_store import ObjectStore, StoreSpec, open_store
 from tools_utilities.patience import patiently
 from tools_utilities.process_progress import StatusLine
@@ -263,7 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("interrupted; the same command goes on where this one ended\n")
         return RunStoppedError.exit_code
     except QuarkError as error:
-        sys.stderr.write(f"error: {error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
+        sys.stderr.write(error_lines(error))
         return error.exit_code
     shown = msgspec.json.encode(summary).decode() if options.json else summary_line(summary)
     sys.stdout.write(shown + "\n")

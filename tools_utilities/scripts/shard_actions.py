@@ -14,7 +14,7 @@ import msgspec
 
 from tools_utilities.claim_tickets import Ticket, read_ticket
 from tools_utilities.dataset_location import locate_dataset
-from tools_utilities.errors import ClaimError, QuarkError, UsageError
+from tools_utilities.errors import ClaimError, QuarkError, UsageError, error_lines
 from tools_utilities.object_store import ObjectStore, open_store
 from tools_utilities.output_sweep import find_orphans
 from tools_utilities.shard_status import status_line, status_table
@@ -42,7 +42,7 @@ def run_action(arguments: Sequence[str] | None, manager_type: "type[ShardManager
         )
         code, result, line = _act(manager, options)
     except QuarkError as error:
-        sys.stderr.write(f"error: {error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
+        sys.stderr.write(error_lines(error))
         return NOT_THE_OWNER if isinstance(error, ClaimError) else 1
     sys.stdout.write((msgspec.json.encode(result).decode() if options.json else line) + "\n")
     return code
