@@ -1,10 +1,14 @@
 """Small datasets for stream tests, and readers with any rank and worker number in this process."""
 
+import io
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from brain.ml.dataset_shards.epoch_plan import EpochStart
 from brain.ml.dataset_shards.epoch_reader import EpochReader
@@ -37,6 +41,21 @@ def folder_manager(folder: Path, sizes: Sequence[int]) -> DirectManager:
     spec = StoreSpec(uri=f"file://{folder}")
     put_shards(open_store(spec), sizes)
     return DirectManager(spec)
+
+
+def manager_of(objects: Mapping[str, bytes]) -> DirectManager:
+    """Return a manager of objects in memory."""
+    spec = StoreSpec(uri=f"memory://{uuid.uuid4().hex}")
+    store = open_store(spec)
+    for key, data in objects.items():
+        store.put(key, data)
+    return DirectManager(spec)
+
+
+def parquet(**columns: Any) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.table(columns), file)
+    return file.getvalue()
 
 
 def ids(samples: Any) -> list[int]:

@@ -22,6 +22,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),
 ]
 BATCH = 3
+WAYS: list[dict[str, Any]] = [
+    {"multiprocessing_context": context, "num_workers": count, "persistent_workers": persistent}
+    for context in ("forkserver", "spawn")
+    for count in (1, 2, 4)
+    for persistent in (True, False)
+]
 
 
 @pytest.fixture(scope="module")
@@ -78,41 +84,18 @@ def test_three_loaders_hand_the_state_on(folder, epochs, num_workers):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("persistent", [True, False])
-@pytest.mark.parametrize("num_workers", [1, 2, 4])
-@pytest.mark.parametrize("context", ["forkserver", "spawn"])
-def test_three_loaders_hand_the_state_on_however_workers_start(
-    folder, epochs, context, num_workers, persistent
-):
-    check_chain(
-        folder,
-        epochs,
-        num_workers=num_workers,
-        persistent_workers=persistent,
-        multiprocessing_context=context,
-    )
+@pytest.mark.parametrize("how", WAYS, ids=str)
+def test_three_loaders_hand_the_state_on_however_workers_start(folder, epochs, how):
+    check_chain(folder, epochs, **how)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("persistent", [True, False])
-@pytest.mark.parametrize("num_workers", [1, 2, 4])
-@pytest.mark.parametrize("context", ["forkserver", "spawn"])
-def test_own_loaders_hand_the_state_on_however_workers_start(
-    folder, epochs, context, num_workers, persistent
-):
-    def make() -> StreamLoader:
-        return StreamLoader(
-            make_stream(folder),
-            BATCH,
-            num_workers=num_workers,
-            persistent_workers=persistent,
-            multiprocessing_context=context,
-        )
-
+@pytest.mark.parametrize("how", WAYS, ids=str)
+def test_own_loaders_hand_the_state_on_however_workers_start(folder, epochs, how):
     loaders, seen, state = [], list[int](), None
     for batches in (7, 20, 15):
-        loader = make()
+        loader = StreamLoader(make_stream(folder), BATCH, **how)
         loaders.append(loader)
         if state is not None:
             loader.load_state_dict(state)

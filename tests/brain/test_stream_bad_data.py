@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -15,21 +14,12 @@ import zstandard
 from brain.ml.dataset_shards.stream_dataset import StreamDataset
 from brain.ml.dataset_shards.stream_loader import StreamLoader
 from brain.ml.packing import TokenLists
-from tests.brain.direct_manager import DirectManager
+from tests.brain.stream_data import manager_of
 from tests.shard_reading import written
 from tools_utilities.errors import DataError, RecordError
-from tools_utilities.object_store import StoreSpec, open_store
 
 COUNT = 10
 ROWS = [{"id": str(number), "text": f"begin {number} " + "text " * 40} for number in range(COUNT)]
-
-
-def manager_of(objects: dict[str, bytes]) -> DirectManager:
-    spec = StoreSpec(uri=f"memory://{uuid.uuid4().hex}")
-    store = open_store(spec)
-    for key, data in objects.items():
-        store.put(key, data)
-    return DirectManager(spec)
 
 
 def stream_of(objects: dict[str, bytes], **more: Any) -> StreamDataset:

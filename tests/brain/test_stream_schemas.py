@@ -12,26 +12,13 @@ import pytest
 from brain.ml.dataset_shards.stream_dataset import StreamDataset
 from brain.ml.packing import TokenLists, TokenSequences
 from tests.brain.direct_manager import DirectManager
+from tests.brain.stream_data import manager_of, parquet
 from tests.shard_reading import CASES
 from tools_utilities.errors import DataError, RecordError
 from tools_utilities.object_store import ObjectInfo, StoreSpec, open_store
 from tools_utilities.shard_bytes import MemoryShardBytes
 from tools_utilities.shard_format import ReadOptions
 from tools_utilities.token_rows import TOKEN_COLUMNS
-
-
-def manager_of(objects: dict[str, bytes]) -> DirectManager:
-    spec = StoreSpec(uri=f"memory://{uuid.uuid4().hex}")
-    store = open_store(spec)
-    for key, data in objects.items():
-        store.put(key, data)
-    return DirectManager(spec)
-
-
-def parquet(**columns: Any) -> bytes:
-    file = io.BytesIO()
-    pq.write_table(pa.table(columns), file)
-    return file.getvalue()
 
 
 def in_file_order(manager: DirectManager, prefix: str = "d/", **more: Any) -> list[Any]:

@@ -170,6 +170,16 @@ def test_nothing_is_asked_with_no_input_or_ci(project, argv):
     assert "\x1b" not in screen.raw
 
 
+def end_saved(screen: Screen) -> None:
+    """Send Ctrl-C to a run: it says that it saves, does so, and says how to go on."""
+    screen.send("\x03")
+    screen.until("Saving, then stopping.")
+    assert screen.end() == 130
+    assert "saved step" in screen.text
+    assert "quark resume fox-1" in screen.text
+    assert "Traceback" not in screen.text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_a_run_is_seen_and_interrupted_once_saves_and_resumes(project, size):
@@ -178,12 +188,7 @@ def test_a_run_is_seen_and_interrupted_once_saves_and_resumes(project, size):
     screen.send("\n")
     screen.until("grad norm")
     screen.until("tokens/s")
-    screen.send("\x03")
-    screen.until("Saving, then stopping.")
-    assert screen.end() == 130
-    assert "saved step" in screen.text
-    assert "quark resume fox-1" in screen.text
-    assert "Traceback" not in screen.text
+    end_saved(screen)
     wait_for_none_left(project, 2)
     metrics = events_of(project)
     saved = max(event["step"] for event in metrics if event["event"] == "checkpoint")
@@ -215,12 +220,7 @@ def test_a_run_at_a_plain_terminal(project, changes):
     screen.until("8")
     screen.send("y\n")
     screen.until("grad norm")
-    screen.send("\x03")
-    screen.until("Saving, then stopping.")
-    assert screen.end() == 130
-    assert "saved step" in screen.text
-    assert "quark resume fox-1" in screen.text
-    assert "Traceback" not in screen.text
+    end_saved(screen)
     if changes == ASCII:
         assert screen.raw.isascii()
     else:
