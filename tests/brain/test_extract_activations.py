@@ -15,7 +15,9 @@ import torch
 
 from brain.ml.extract_activations import ActivationExtractor, load_model, main
 from brain.ml.models.quark import Quark
+from brain.ml.training_job import CheckpointTarget
 from tests.training import make_job, text_shards, train_here, write_shards
+from tools_utilities.object_store import StoreSpec
 from tools_utilities.scripts.create_sharded_dataset import create_sharded_dataset
 from tools_utilities.sharded_dataset import ShardingPlan
 
@@ -181,3 +183,13 @@ def test_a_trained_models_activations_are_those_of_a_direct_hook(tmp_path, datas
     fresh = load_model(None, layers=2).model.state_dict()
     trained = load_model(run).model.state_dict()
     assert any(not torch.equal(fresh[name], trained[name]) for name in fresh)
+
+
+@pytest.mark.parametrize("place", ["file://{}/elsewhere", "memory://{}"])
+def test_a_run_whose_checkpoints_are_elsewhere_is_found_with_its_job(tmp_path, place):
+    target = CheckpointTarget(store=StoreSpec(uri=place.format(tmp_path)), prefix="runs/tiny/")
+    store = write_shards(tmp_path / "text", text_shards())
+    job = make_job(tmp_path / "runs/tiny", store, max_steps=1, val=(), checkpoints=target)
+    assert train_here(job) == 0
+    assert not (tmp_path / "runs/tiny/checkpoints").exists()
+    assert load_model(tmp_path / "runs/tiny").job == job
