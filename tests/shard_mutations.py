@@ -2,9 +2,9 @@
 
 import random
 import struct
-import tracemalloc
 from collections.abc import Iterator
 
+from tests.memory_peak import memory_peak
 from tests.shard_reading import DEFAULTS, in_memory, read_all
 from tools_utilities.errors import DataError
 from tools_utilities.shard_format import ReadOptions
@@ -41,15 +41,12 @@ def assert_damage_is_an_error(
 ) -> None:
     """Read every damaged copy; at least a third must be noticed, and none may need much memory."""
     num_errors = 0
-    tracemalloc.start()
-    try:
+    with memory_peak() as peak:
         for damaged in mutations(data, seed):
             try:
                 read_all(name, in_memory(key, damaged), target_bytes=300, options=options)
             except DataError as error:
                 num_errors += 1
                 assert error.detail["key"] == key  # noqa: PT017 - both ways out are fine
-        assert tracemalloc.get_traced_memory()[1] < _MOST_BYTES
-    finally:
-        tracemalloc.stop()
+    assert peak.num_bytes < _MOST_BYTES
     assert num_errors >= NUM_MUTATIONS // 3

@@ -4,11 +4,11 @@ import gzip
 import hashlib
 import io
 import random
-import tracemalloc
 
 import pytest
 import zstandard
 
+from tests.memory_peak import memory_peak
 from tests.shard_reading import CASES
 from tools_utilities.compression import compressed_writer, decompress_to_spill, decompressed
 from tools_utilities.errors import RecordError, UsageError
@@ -130,13 +130,12 @@ def test_much_from_little_is_decoded_in_pieces_and_spilled(compression: str) -> 
         stored = gzip.compress(bytes(num_bytes), 1)
     else:
         stored = zstandard.compress(bytes(num_bytes))
-    tracemalloc.start()
-    spill = decompress_to_spill(memoryview(stored), compression, key="d/x", memory_bytes=1 << 20)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    view = memoryview(stored)
+    with memory_peak() as peak:
+        spill = decompress_to_spill(view, compression, key="d/x", memory_bytes=1 << 20)
     view = spill.view()
     assert (len(view), spill.held_bytes, view[-1]) == (num_bytes, 0, 0)
-    assert peak < 48 << 20
+    assert peak.num_bytes < 48 << 20
     spill.close()
 
 
