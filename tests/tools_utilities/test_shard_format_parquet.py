@@ -23,6 +23,8 @@ from tests.shard_reading import (
 )
 from tools_utilities.arrow_rows import exact_type
 from tools_utilities.errors import RecordError, StoreError, UsageError
+from tools_utilities.object_store import ObjectInfo
+from tools_utilities.shard_bytes import FileShardBytes
 from tools_utilities.shard_format import ReadOptions, shard_formats
 from tools_utilities.shard_formats.parquet import ParquetSplit
 
@@ -363,3 +365,13 @@ def test_large_records_make_small_row_groups() -> None:
 
     groups = pq.ParquetFile(io.BytesIO(data)).metadata.num_row_groups
     assert 6 <= groups <= 8
+
+
+def test_a_file_that_is_renamed_while_it_is_in_use_is_read_to_its_end(tmp_path: Path) -> None:
+    """As the cache does when what was read ahead has become durable."""
+    path = tmp_path / "x.tmp"
+    path.write_bytes(stored(pa.table({"a": list(range(100))})))
+    shard = FileShardBytes(path, info=ObjectInfo(key="d/x.parquet", size_bytes=path.stat().st_size))
+    path.rename(tmp_path / "x")
+    rows = read_all("parquet", shard)
+    assert [row["a"] for row in rows] == list(range(100))

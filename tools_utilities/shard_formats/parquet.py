@@ -6,6 +6,7 @@ Only the footer is read to cut a file. A row group is decoded in bounded batches
 Writing: a key that a sample lacks is stored, and read back, as null.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -204,11 +205,7 @@ def _load(shard: ShardBytes, split: Split, options: ReadOptions) -> tuple[ArrowR
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    source: Any = (
-        pa.OSFile(str(shard.path), "rb")
-        if shard.path is not None
-        else RangeFile(shard.read, shard.info.size_bytes)
-    )
+    source = _open_source(shard)
     with pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
         columns = chosen_columns(split.key, file.schema_arrow.names, options)
         schema = file.schema_arrow
@@ -218,6 +215,17 @@ def _load(shard: ShardBytes, split: Split, options: ReadOptions) -> tuple[ArrowR
         rows = ArrowRows(schema, _batches(file, split, columns))
     source.close()
     return rows, first_row
+
+
+def _open_source(shard: ShardBytes) -> Any:
+    """Return a file for pyarrow: what is on disk is read there, since mapped pages count as memory."""
+    import pyarrow as pa
+
+    if shard.path is not None:
+        with contextlib.suppress(FileNotFoundError):
+            return pa.OSFile(str(shard.path), "rb")
+        # An entry gets its own name in the cache while it is in use; what is mapped stays what it is.
+    return RangeFile(shard.read, shard.info.size_bytes)
 
 
 def _batches(
