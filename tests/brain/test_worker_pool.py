@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.utils.data import get_worker_info
 
 from brain.ml.dataset_shards.stream_dataset import StreamDataset
-from brain.ml.dataset_shards.stream_loader import StreamLoader
+from brain.ml.dataset_shards.stream_loader import StreamLoader, start_server
 from brain.ml.dataset_shards.worker_ring import RING_BYTES, RingWriter, aligned
 from tests.brain.stream_data import folder_manager, ids, shard
 from tests.brain.test_stream_ranks import run_ranks
@@ -26,6 +26,7 @@ from tests.brain.worker_parts import (
     FailAt,
     HangAt,
     UnpicklableError,
+    environment,
     list_ids,
     loaded_modules,
     with_random,
@@ -216,6 +217,23 @@ def test_workers_are_torchs_workers_to_the_collate(folder, epochs):
     assert [number for number, _ in found] == [step % 2 for step in range(len(found))]
     assert flat(batch for _, batch in found) == epochs[0]
     loader.close()
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+def test_workers_see_the_environment_of_when_they_start(folder, monkeypatch, context):
+    """As in a notebook: the keys are set after a first loader found none."""
+    monkeypatch.setenv("QUARK_TEST_REMOVED", "1")
+    make_loader(folder, 1).close()
+    start_server()
+    monkeypatch.delenv("QUARK_TEST_REMOVED")
+    monkeypatch.setenv("QUARK_TEST_ADDED", "2")
+    loader = make_loader(folder, 1, collate_fn=environment, multiprocessing_context=context)
+    try:
+        seen = next(iter(loader))
+    finally:
+        loader.close()
+    assert seen.get("QUARK_TEST_ADDED") == "2"
+    assert "QUARK_TEST_REMOVED" not in seen
 
 
 def test_random_numbers_of_a_collate_differ_by_worker_and_epoch_and_come_again(folder):

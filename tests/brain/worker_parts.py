@@ -14,6 +14,10 @@ def list_ids(samples: Any) -> list[int]:
     return [sample["id"] for sample in samples]
 
 
+def environment(_: Any) -> dict[str, str]:
+    return dict(os.environ)
+
+
 def loaded_modules(_: Any) -> list[str]:
     return [name for name in HEAVY if name in sys.modules]
 

@@ -5,6 +5,7 @@ ahead is given up when another begins. There are no semaphores and no named shar
 and one anonymous file a worker (`worker_ring.py`).
 """
 
+import os
 import pickle
 import time
 import weakref
@@ -138,11 +139,15 @@ class WorkerPool:
     def _start(self, task: WorkerTask, number: int, context: Any, ring_bytes: int) -> _Worker:
         ring = RingFile(ring_bytes)
         mine, theirs = context.Pipe()
-        forked = context.get_start_method() == "fork"
-        inherited = [*(worker.connection for worker in self._workers), mine] if forked else []
+        method = context.get_start_method()
+        inherited = (
+            [*(worker.connection for worker in self._workers), mine] if method == "fork" else []
+        )
+        # The fork server's own is the one of its start: keys set since would be missing.
+        environment = dict(os.environ) if method == "forkserver" else None
         process = context.Process(
             target=run_worker,
-            args=(task, number, theirs, ring, inherited),
+            args=(task, number, theirs, ring, inherited, environment),
             name=f"quark-loader-{number}",
             daemon=True,
         )

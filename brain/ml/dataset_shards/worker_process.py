@@ -5,13 +5,14 @@ imports decides how long the first batch takes. It ends when it is told to, or w
 started it is gone.
 """
 
+import os
 import pickle
 import random
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from threading import Lock
@@ -72,12 +73,18 @@ def run_worker(
     connection: Connection,
     ring: RingFile,
     inherited: Sequence[Connection],
+    environment: Mapping[str, str] | None,
 ) -> None:
     """Serve passes until told to stop; the target of a worker process.
+
+    `environment`, where given, takes the place of this process's own.
 
     `inherited` are the owner's ends of connections that a forked worker has too: open, they would
     hide from other workers that the owner is gone.
     """
+    if environment is not None:
+        os.environ.clear()
+        os.environ.update(environment)
     for other in inherited:
         other.close()
     # Ctrl-C reaches every process of a terminal: it is the owner who ends its workers.
