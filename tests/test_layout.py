@@ -34,7 +34,11 @@ PLUG_INS = {
     "resource_manager/launch_targets": "LAUNCH_TARGET",
 }
 OURS = {"tests", *(name.removesuffix(".py") for name in CODE)}
-ENVIRONMENT_READERS = {"tools_utilities/settings.py", "brain/ml/process_group.py"}
+ENVIRONMENT_READERS = {
+    "tools_utilities/settings.py",
+    "tools_utilities/process_environment.py",
+    "brain/ml/process_group.py",
+}
 
 
 def code_files() -> list[Path]:

@@ -20,8 +20,8 @@ import msgspec
 
 from tools_utilities.chunk_writer import WrittenChunk, write_chunk
 from tools_utilities.errors import QuarkError, RecordError
+from tools_utilities.process_environment import child_environment
 from tools_utilities.sample_codec import decode_sample, encode_sample
-from tools_utilities.settings import child_environment
 from tools_utilities.shard_format import shard_formats
 
 Message = TypeVar("Message", bound=msgspec.Struct)

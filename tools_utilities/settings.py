@@ -242,18 +242,6 @@ def load_settings(
     )
 
 
-def child_environment(added: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment with variables added, for a process that it starts.
-
-    What PYTHONPATH holds already stays in it, after what is added.
-    """
-    variables = {**os.environ, **added}
-    paths = [added.get("PYTHONPATH", ""), os.environ.get("PYTHONPATH", "")]
-    if any(paths):
-        variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    return variables
-
-
 class _Layer(msgspec.Struct, frozen=True, kw_only=True):
     values: Mapping[str, Any]
     source: str

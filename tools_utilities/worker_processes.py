@@ -13,7 +13,7 @@ from typing import IO, Any
 import msgspec
 
 from tools_utilities.errors import QuarkError
-from tools_utilities.settings import child_environment
+from tools_utilities.process_environment import child_environment
 from tools_utilities.stop_signals import Stop
 
 POLL_SECONDS = 0.2

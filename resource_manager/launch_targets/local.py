@@ -20,8 +20,8 @@ from brain.ml.training_job import TrainingJob
 from resource_manager.launch_target import LaunchPlan, LaunchTarget, RunHandle
 from resource_manager.runs import last_events
 from tools_utilities.errors import UsageError
+from tools_utilities.process_environment import child_environment
 from tools_utilities.process_identity import descendants
-from tools_utilities.settings import child_environment
 
 PACKAGE_ROOT = Path(brain.__file__).parents[1]
 SIGNAL_BASE = 128

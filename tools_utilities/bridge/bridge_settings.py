@@ -11,7 +11,7 @@ from rapidfuzz import process as fuzzy
 
 from tools_utilities.errors import DataNotFoundError, UsageError
 from tools_utilities.prepared_types import prepared
-from tools_utilities.settings import child_environment
+from tools_utilities.process_environment import child_environment
 from tools_utilities.yaml_text import load_yaml
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")

@@ -15,8 +15,8 @@ import msgspec
 from tools_utilities.bridge.bridge_settings import BridgeSettings, load_settings
 from tools_utilities.dataset_creation import OutputOptions, create_sharded_dataset
 from tools_utilities.errors import QuarkError, UsageError
+from tools_utilities.process_environment import child_environment
 from tools_utilities.sample_source import SourceOptions
-from tools_utilities.settings import child_environment
 from tools_utilities.shard_format import shard_formats
 from tools_utilities.sharded_dataset import ShardingPlan
 

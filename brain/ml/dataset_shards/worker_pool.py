@@ -5,7 +5,6 @@ ahead is given up when another begins. There are no semaphores and no named shar
 and one anonymous file a worker (`worker_ring.py`).
 """
 
-import os
 import pickle
 import time
 import weakref
@@ -43,6 +42,7 @@ from brain.ml.dataset_shards.worker_ring import (
     split_segments,
 )
 from tools_utilities.errors import UsageError, WorkerError
+from tools_utilities.process_environment import environment_now
 
 _STOP_SECONDS = 2.0
 PRELOAD = ["__main__", "brain.ml.dataset_shards.worker_process"]
@@ -144,7 +144,7 @@ class WorkerPool:
             [*(worker.connection for worker in self._workers), mine] if method == "fork" else []
         )
         # The fork server's own is the one of its start: keys set since would be missing.
-        environment = dict(os.environ) if method == "forkserver" else None
+        environment = environment_now() if method == "forkserver" else None
         process = context.Process(
             target=run_worker,
             args=(task, number, theirs, ring, inherited, environment),

@@ -5,7 +5,6 @@ imports decides how long the first batch takes. It ends when it is told to, or w
 started it is gone.
 """
 
-import os
 import pickle
 import random
 import signal
@@ -51,6 +50,7 @@ from brain.ml.dataset_shards.worker_ring import (
 from brain.ml.dataset_shards.worker_shards import nearby_plan
 from tools_utilities.errors import QuarkError
 from tools_utilities.object_store import ObjectInfo
+from tools_utilities.process_environment import take_environment
 
 _MESSAGE_BYTES = 512 << 10
 """A message is sent when it holds so much …"""
@@ -83,8 +83,7 @@ def run_worker(
     hide from other workers that the owner is gone.
     """
     if environment is not None:
-        os.environ.clear()
-        os.environ.update(environment)
+        take_environment(environment)
     for other in inherited:
         other.close()
     # Ctrl-C reaches every process of a terminal: it is the owner who ends its workers.
