@@ -118,7 +118,7 @@ def phrase_starts(table: "PhraseTable") -> set[str]:
 
 def run_names(settings: Settings) -> Iterable[str]:
     """Return the names of the runs, and of folders that look like runs; a listing, nothing read."""
-    from resource_manager.job_making import out_dir_of
+    from resource_manager.runs import out_dir_of
 
     out_dir = out_dir_of(settings)
     if not out_dir.is_dir():

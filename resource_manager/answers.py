@@ -4,8 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from resource_manager.job_making import out_dir_of
-from resource_manager.runs import RunInfo, list_runs
+from resource_manager.runs import RunInfo, list_runs, out_dir_of
 from tools_utilities.reading_dialogue import Offered
 from tools_utilities.settings import Settings, load_settings
 from tools_utilities.terminal_text import human_age, human_number

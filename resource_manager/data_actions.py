@@ -9,7 +9,7 @@ import msgspec
 
 from resource_manager.data_finding import DataFinder, FoundData, NoGroupsError
 from resource_manager.group_choice import choices_of
-from resource_manager.job_making import make_job, make_plan, out_dir_of
+from resource_manager.job_making import make_job, make_plan
 from resource_manager.run_actions import RunActions, Spoken
 from resource_manager.training_request import (
     TrainingRequest,
@@ -110,7 +110,7 @@ class DataActions(RunActions):
     def estimate(self, reading: Spoken) -> int:
         """Say what a run would take; starts nothing."""
         from resource_manager.estimating import as_json, estimate, estimate_lines
-        from resource_manager.runs import list_runs
+        from resource_manager.runs import list_runs, out_dir_of
 
         settings = self._settings_of(reading)
         request = request_from(reading.slots, canonical=reading.canonical)

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 import brain.ml.models
+from brain.ml.model_name import check_own, is_own
 from brain.ml.training_job import CheckpointTarget, TrainingJob, load_job
 from resource_manager.accelerators import (
     Accelerators,
@@ -16,8 +17,9 @@ from resource_manager.accelerators import (
     planned_device,
     planned_precision,
 )
-from resource_manager.data_finding import FoundData, text_of
+from resource_manager.data_finding import FoundData
 from resource_manager.job_settings import changed_fields, job_fields, planned_settings
+from resource_manager.next_commands import runs_flag, taken_hint
 from resource_manager.order_looking import with_shuffle
 from resource_manager.plan import (
     Plan,
@@ -31,12 +33,12 @@ from resource_manager.plan import (
     shuffle_warnings,
     steps_of,
 )
-from resource_manager.runs import check_run_name, list_runs, new_run_name
+from resource_manager.planned_text import planned_text
+from resource_manager.runs import check_run_name, list_runs, new_run_name, out_dir_of
 from resource_manager.training_request import TrainingRequest
 from tools_utilities.cache_folder import COUNTS_FOLDER
 from tools_utilities.errors import CacheError, UsageError
 from tools_utilities.object_store import StoreSpec
-from tools_utilities.run_words import said_run
 from tools_utilities.settings import Settings
 
 MOUNTS = Path("/proc/mounts")
@@ -58,7 +60,7 @@ def make_job(
     if name in taken and fields["resume"] != "auto":
         raise UsageError(
             f"run {name} exists in {out_dir}",
-            hint=f"Continue it with `quark resume {said_run(name)}`, or choose another name.",
+            hint=taken_hint(out_dir / name, flag=runs_flag(settings)),
             name=name,
         )
     stores = {item.store.uri for item in (*data.train, *data.val)}
@@ -68,6 +70,7 @@ def make_job(
         name=name,
         run_dir=str(out_dir / name),
         model=known_model(request.model, settings),
+        project_dir=str(settings.root) if is_own(request.model) else None,
         train=data.train,
         val=data.val,
         weights=request.weights,
@@ -95,11 +98,6 @@ def checkpoint_target(settings: Settings, name: str) -> CheckpointTarget | None:
     return CheckpointTarget(store=store, prefix="/".join(parts) + "/")
 
 
-def out_dir_of(settings: Settings) -> Path:
-    """Return the folder that runs are kept in, absolute."""
-    return settings.path("out_dir") or settings.root / "runs"
-
-
 def known_model(name: str, settings: Settings) -> str:
     """Return a model's name when this version can train it.
 
@@ -110,11 +108,15 @@ def known_model(name: str, settings: Settings) -> str:
     names = sorted(path.stem for path in Path(folder).glob("[!_]*.py"))
     if name in names:
         return name
+    if is_own(name):
+        check_own(name, str(settings.root))
+        return name
     what = "a program of quark.yaml, which this version does not start" if (
         name in settings.models
     ) else "no model of this version"  # fmt: skip
     raise UsageError(
-        f"model {name}: {what}", hint=f"Known: {', '.join(names)}: train {names[0]} with …"
+        f"model {name}: {what}",
+        hint=f"Known: {', '.join(names)}, or your own: train mypkg.models:build with …",
     )
 
 
@@ -157,8 +159,8 @@ def make_plan(
     if (job.text_key or job.template) and data.looks and data.looks[0] is not None:
         # Only who names a folder's column means it; it is never the one field that holds text.
         samples = tuple({**data.looks[0].folder_values, **sample} for sample in samples)
-    rule, text_bytes = text_of(samples, text_key=job.text_key, template=job.template)
-    steps, known = steps_of(job, data.planned, text_bytes)
+    text = planned_text(job, samples)
+    steps, known = steps_of(job, data.planned, text)
     filesystem = filesystem_of(job.cache_dir, mounts()) if job.cache_dir else ""
     planned = with_shuffle(job, data)
     warnings = [
@@ -176,10 +178,11 @@ def make_plan(
         name=job.name,
         run_dir=job.run_dir,
         model=job.model,
-        layers=job.layers,
+        layers=job.layers if job.model == "quark" else None,
         parameters=parameters_of(job),
         data=planned,
-        text=rule,
+        text=text.rule,
+        samples=text.samples,
         where="local",
         device=device,
         processes=job.processes,
@@ -191,7 +194,7 @@ def make_plan(
         steps_known=known,
         limits=limits_of(job),
         earlier_seconds=earlier,
-        epoch_tokens=epoch_tokens_of(job, data.planned, text_bytes),
+        epoch_tokens=epoch_tokens_of(job, data.planned, text.mean_bytes),
         settings=planned_settings(settings),
         differences=differences,
         notes=(*data.notes, *request.notes, *_machines(job), *device_notes(job, here)),

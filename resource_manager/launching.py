@@ -10,22 +10,26 @@ import msgspec
 from brain.ml.run_files import LOG_FILE, METRICS_FILE, PLAN_FILE
 from brain.ml.training_job import TrainingJob
 from resource_manager.launch_target import LaunchTarget
+from resource_manager.next_commands import after_end, after_launch, after_stop
 from resource_manager.plan import Plan
-from resource_manager.run_summary import next_commands, summary_lines
+from resource_manager.run_summary import summary_lines
 from resource_manager.run_watch import RunWatch, last_log_lines
 from resource_manager.runs import create_run, read_run, write_job
 from resource_manager.tensorboard_events import LiveEventFiles
 from tools_utilities.console import Console
 from tools_utilities.run_words import said_run
-from tools_utilities.terminal_text import COMMAND, Span, shown
+from tools_utilities.terminal_text import Span, shown
 
 INTERRUPTED, TERMINATED = 130, 143
 
 
-def start_run(job: TrainingJob, plan: Plan | None, target: LaunchTarget, console: Console) -> int:
+def start_run(
+    job: TrainingJob, plan: Plan | None, target: LaunchTarget, console: Console, *, flag: str = ""
+) -> int:
     """Write the run folder, launch the job, watch it and say how it ended; returns its exit code.
 
-    `plan=None`: the run exists and goes on; its folder and plan stay.
+    `plan=None`: the run exists and goes on; its folder and plan stay. `flag`: what the next commands
+    need to find the run.
 
     Raises:
         UsageError: the target refuses the job, or the run's name is taken; nothing was made.
@@ -41,14 +45,17 @@ def start_run(job: TrainingJob, plan: Plan | None, target: LaunchTarget, console
     if job.detach:
         handle = target.launch(launch_plan)
         console.result(
-            [f"{job.name} runs in the background (process {handle.pid})", *next_commands(job.name)],
+            [
+                f"{job.name} runs in the background (process {handle.pid})",
+                *after_launch(job, flag),
+            ],
             {"schema": 1, "run": job.name, "pid": handle.pid},
         )
         return 0
     with LiveEventFiles(run_dir) as event_files:
         watch = RunWatch(job.name, run_dir / METRICS_FILE, console, also=event_files.take)
         code = watch.follow(lambda: target.launch(launch_plan))
-    return _say_how_it_ended(watch, code, run_dir, console)
+    return _say_how_it_ended(watch, code, job, console, flag)
 
 
 def _write_plan(run_dir: Path, plan: Plan) -> None:
@@ -58,24 +65,26 @@ def _write_plan(run_dir: Path, plan: Plan) -> None:
     temporary.replace(path)
 
 
-def _say_how_it_ended(watch: RunWatch, code: int, run_dir: Path, console: Console) -> int:
+def _say_how_it_ended(
+    watch: RunWatch, code: int, job: TrainingJob, console: Console, flag: str
+) -> int:
     run = watch.run
     done = code == 0 and run.end.get("exit_code") == 0  # before it heard of any signal
     if not done and (watch.signals or code in (INTERRUPTED, TERMINATED)):
-        return _say_stopped(watch, code, run_dir, console)
+        return _say_stopped(watch, code, job, console, flag)
     if code == 0:
         lines = summary_lines(run, width=console.result_width, draw=console.draws_blocks)
-        console.result([*lines, "", *next_commands(run.name, run.end.get("reason"))])
+        console.result([*lines, "", *after_end(job, run.end.get("reason"), flag)])
         return 0
+    its_log = f"`quark logs {said_run(run.name)}{flag}` shows its log."
     if run.error:
-        told = _told(run.error)
-        console.failure(told, str(run.error.get("hint") or f"Its log: {run_dir / LOG_FILE}"))
+        console.failure(_told(run.error), str(run.error.get("hint") or its_log))
         return code
-    tail = last_log_lines(run_dir / LOG_FILE)
+    tail = last_log_lines(Path(job.run_dir) / LOG_FILE)
     console.note(*[[Span(shown(line), "dim")] for line in tail])
     console.failure(
         f"{run.name} ended with exit code {code} and did not say why",
-        f"Its log: {run_dir / LOG_FILE}",
+        its_log,
     )
     return code
 
@@ -90,12 +99,15 @@ def _told(error: Mapping[str, Any]) -> str:
     return f"{', '.join(where)}: {message}" if where else message
 
 
-def _say_stopped(watch: RunWatch, code: int, run_dir: Path, console: Console) -> int:
+def _say_stopped(watch: RunWatch, code: int, job: TrainingJob, console: Console, flag: str) -> int:
     run = watch.run
     # Of an earlier start too.
-    saved = read_run(run_dir).checkpoint_step or run.start.get("resumed_from_step")
+    saved = read_run(Path(job.run_dir)).checkpoint_step or run.start.get("resumed_from_step")
     if len(watch.signals) > 1:
         code = INTERRUPTED
+    if job.evaluate_only:
+        said = "stopped; an evaluation saves nothing on its way"
+    elif len(watch.signals) > 1:
         said = "stopped without saving" + (f"; step {saved} is saved" if saved is not None else "")
     elif saved is None:
         said = "stopped before the first step; nothing to save"
@@ -103,9 +115,5 @@ def _say_stopped(watch: RunWatch, code: int, run_dir: Path, console: Console) ->
         said = f"saved step {saved}"
     else:
         said = f"stopped before another step; step {saved} is saved"
-    resume = Span(f"quark resume {said_run(run.name)}", COMMAND)
-    console.note(f"{run.name}: {said}", [Span("resume  ", "dim"), resume])
-    if saved is None:
-        delete = Span(f"quark delete {said_run(run.name)}", COMMAND)
-        console.note([Span("delete  ", "dim"), delete])
+    console.note(f"{run.name}: {said}", *after_stop(job, saved=saved is not None, flag=flag))
     return code

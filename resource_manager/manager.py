@@ -16,15 +16,24 @@ from brain.ml.training_job import TrainingJob
 from resource_manager.accelerators import Accelerators, accelerators_here, device_problem
 from resource_manager.data_actions import DataActions
 from resource_manager.data_finding import DataFinder, FoundData, Limits, NoGroupsError
+from resource_manager.evaluating import (
+    evaluated_run,
+    evaluation_data,
+    evaluation_job,
+    evaluation_settings,
+    measured_by,
+)
 from resource_manager.group_choice import Chooser, choices_of, picked_flag, several_groups_error
-from resource_manager.job_making import check_cache_folder, make_job, make_plan, out_dir_of
+from resource_manager.job_making import check_cache_folder, make_job, make_plan
 from resource_manager.job_settings import changed_fields
 from resource_manager.launch_target import LaunchTarget
 from resource_manager.launching import start_run
+from resource_manager.next_commands import runs_flag
 from resource_manager.plan import Plan, with_groups
 from resource_manager.plan_screen import plan_lines
 from resource_manager.relative_values import make_absolute
 from resource_manager.run_actions import Spoken
+from resource_manager.runs import RunInfo
 from resource_manager.training_request import (
     REQUEST_SLOTS,
     TrainingRequest,
@@ -119,7 +128,7 @@ class ResourceManager(DataActions):
         job = make_job(request, settings, data, random.Random())  # noqa: S311
         check_cache_folder(settings, job)
         plan = make_plan(request, settings, data, job, accelerators=self._accelerators)
-        return self._start(job, plan, plan_only=request.plan_only)
+        return self._start(job, plan, runs_flag(settings), plan_only=request.plan_only)
 
     def _with_weights(
         self, request: TrainingRequest, settings: Settings
@@ -133,8 +142,8 @@ class ResourceManager(DataActions):
         )
         return request, fitted(settings, weights)
 
-    def _start(self, job: TrainingJob, plan: Plan, *, plan_only: bool) -> int:
-        """Show the plan, ask, launch and watch."""
+    def _start(self, job: TrainingJob, plan: Plan, flag: str, *, plan_only: bool) -> int:
+        """Show the plan, ask, launch and watch; `flag`: what a command needs to find the run."""
         plan = with_groups(plan, self._options.groups, self._group_flags)
         plan_only = plan_only or self._options.plan_only
         plan = self._checked(job, plan, plan_only=plan_only)
@@ -145,11 +154,15 @@ class ResourceManager(DataActions):
             return 0
         if not self._confirmed(f"Start {job.name}?", job, plan):
             return UsageError.exit_code
-        return start_run(job, plan, self._launch_target(), self.console)
+        return start_run(job, plan, self._launch_target(), self.console, flag=flag)
 
     def _checked(self, job: TrainingJob, plan: Plan, *, plan_only: bool) -> Plan:
-        """Refuse a run that this machine has no device for; a plan that is only shown warns of it."""
+        """Refuse a run that cannot be launched as it is; a plan that is only shown warns of it."""
         problem = device_problem(job, self._accelerators(), plan.canonical, plan.flags)
+        try:
+            self._launch_target().plan(job)
+        except UsageError as error:
+            problem = problem or error
         if problem is None:
             return plan
         if not plan_only:
@@ -167,8 +180,9 @@ class ResourceManager(DataActions):
 
         saved = load_plan(path)
         finder = self._finder(self._settings_for({}, {}), request_from({}))
-        check_unchanged(saved, finder.objects)
-        return self._start(saved.job, saved.plan, plan_only=False)
+        flag = runs_flag(self._settings_for({}, {}), Path(saved.job.run_dir).parent)
+        check_unchanged(saved, finder.objects, flag)
+        return self._start(saved.job, saved.plan, flag, plan_only=False)
 
     def finetune(self, reading: Spoken) -> int:
         """Train on from the weights of a checkpoint."""
@@ -184,6 +198,8 @@ class ResourceManager(DataActions):
         told = self._settings_of(reading, keep_relative=True)
         info, before = repeating.earlier_run(told, reading.slots.get("run"))
         settings = repeating.repeated_settings(told, before, info)
+        if before.evaluate_only:
+            return self._evaluate(reading, settings, measured_by(before, reading.slots), before)
         request = request_from(
             reading.slots, canonical=reading.canonical,
             notes=(*self._options.notes, f"repeats {info.name}"),
@@ -200,7 +216,7 @@ class ResourceManager(DataActions):
             make_plan(request, settings, data, job, accelerators=self._accelerators),
             differences=changed_fields(job, before),
         )
-        return self._start(job, plan, plan_only=request.plan_only)
+        return self._start(job, plan, runs_flag(settings), plan_only=request.plan_only)
 
     def resume(self, reading: Spoken) -> int:
         """Continue a run from its newest checkpoint, with what the sentence changes."""
@@ -220,40 +236,39 @@ class ResourceManager(DataActions):
             return 0
         if not self._confirmed(f"Resume {job.name}?", *((job, plan) if plan else ())):
             return UsageError.exit_code
-        return start_run(job, None, self._launch_target(), self.console)
+        return start_run(job, None, self._launch_target(), self.console, flag=runs_flag(settings))
 
     def evaluate(self, reading: Spoken) -> int:
         """Measure the loss of a run's newest checkpoint on data; trains nothing."""
-        from resource_manager import evaluating
-
         told = self._settings_of(reading, keep_relative=True)
-        info, before = evaluating.evaluated_run(told, reading.slots)
-        settings = evaluating.evaluation_settings(told, before, info)
+        measured = evaluated_run(told, reading.slots)
+        return self._evaluate(reading, evaluation_settings(told, *measured), measured)
+
+    def _evaluate(
+        self,
+        reading: Spoken,
+        settings: Settings,
+        measured: tuple[RunInfo, TrainingJob],
+        earlier: TrainingJob | None = None,
+    ) -> int:
+        """Measure a run on the data that is named, else on that of an `earlier` evaluation."""
+        info, before = measured
         note = f"measures {info.name} as saved at step {info.checkpoint_step}"
         request = request_from(
             {**reading.slots, "model": before.model}, task="evaluate",
             canonical=reading.canonical, notes=(*self._options.notes, note),
         )  # fmt: skip
         finder = self._finder(settings, request)
-        data = evaluating.evaluation_data(request, settings, finder, self._wanted(request))
+        data = evaluation_data(request, settings, finder, self._wanted(request), earlier)
         made = make_job(request, settings, data, random.Random())  # noqa: S311 - as in _train
-        job = evaluating.evaluation_job(made, info)
+        job = evaluation_job(made, info)
         check_cache_folder(settings, job)
         plan = make_plan(request, settings, data, job, accelerators=self._accelerators)
         plan = msgspec.structs.replace(plan, differences=(), earlier_seconds=None)
-        return self._start(job, plan, plan_only=request.plan_only)
+        return self._start(job, plan, runs_flag(settings), plan_only=request.plan_only)
 
     def _wanted(self, request: TrainingRequest) -> Any:
         return self._options.groups if self._options.groups is not None else request.groups
-
-    def demo(self, reading: Spoken) -> int:
-        """Show the whole path on real parts, and check what is promised of it."""
-        from resource_manager.demo import Demo
-
-        settings, slots = self._settings_of(reading), dict(reading.slots)
-        if self._options.plan_only:
-            slots["plan_only"] = True
-        return Demo(settings.root, out_dir_of(settings), self.console, slots=slots).run()
 
     def _settings_of(self, reading: Spoken, *, keep_relative: bool = False) -> Settings:
         overrides = {

@@ -7,11 +7,10 @@ import msgspec
 
 from brain.ml.run_files import PLAN_FILE
 from brain.ml.training_job import TrainingJob
-from resource_manager.job_making import out_dir_of
 from resource_manager.job_settings import PARTITION_OPTIONS
 from resource_manager.plan import Plan, data_source_name
 from resource_manager.repeating import earlier_run, job_of
-from resource_manager.runs import RunInfo, list_runs
+from resource_manager.runs import RunInfo, list_runs, out_dir_of
 from tools_utilities.console import Console
 from tools_utilities.errors import ChangedError, UsageError
 from tools_utilities.setting_keys import KEYS_BY_NAME, find_key

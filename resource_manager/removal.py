@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from resource_manager.job_making import out_dir_of
-from resource_manager.runs import RunInfo, find_run, newest_run
+from resource_manager.next_commands import runs_flag
+from resource_manager.runs import RunInfo, find_run, newest_run, out_dir_of
 from tools_utilities.cache_cleaning import (
     CacheContents,
     Cleaned,
@@ -39,7 +39,8 @@ def delete_command(
     folder = Path(info.path)
     if info.status == "running":
         raise UsageError(
-            f"{info.name} is running", hint=f"Stop it first: quark stop {said_run(info.name)}"
+            f"{info.name} is running",
+            hint=f"Stop it first: quark stop {said_run(info.name)}{runs_flag(settings)}",
         )
     if folder.is_symlink():
         raise UsageError(f"{folder} is a link: it is not deleted", hint="Remove it by hand.")

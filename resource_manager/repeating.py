@@ -14,10 +14,9 @@ import msgspec
 from brain.ml.run_files import JOB_FILE
 from brain.ml.training_job import Every, TrainingJob, load_job
 from resource_manager.data_finding import DataFinder, FoundData
-from resource_manager.job_making import out_dir_of
 from resource_manager.job_settings import PARTITION_OPTIONS, SAME_NAME, STOP_RULES
 from resource_manager.relative_values import make_absolute
-from resource_manager.runs import RunInfo, find_run, list_runs
+from resource_manager.runs import RunInfo, find_run, list_runs, out_dir_of
 from resource_manager.training_request import TrainingRequest, val_target
 from tools_utilities.errors import ChangedError, DataNotFoundError, UsageError
 from tools_utilities.setting_keys import KEYS_BY_NAME

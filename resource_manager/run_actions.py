@@ -115,6 +115,16 @@ class RunActions:
 
         return why_command(self._settings_for({}, {}), name, run, self.console)
 
+    def demo(self, reading: Spoken) -> int:
+        """Show the whole path on real parts, and check what is promised of it."""
+        from resource_manager.demo import Demo
+        from resource_manager.runs import out_dir_of
+
+        settings, slots = self._settings_of(reading), dict(reading.slots)
+        if self._options.plan_only:
+            slots["plan_only"] = True
+        return Demo(settings.root, out_dir_of(settings), self.console, slots=slots).run()
+
     def doctor(self, reading: Spoken) -> int:
         """Check this machine and the configured store."""
         from resource_manager.doctor import as_json, check_lines, closing_line, run_checks

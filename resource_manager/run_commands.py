@@ -10,8 +10,8 @@ import msgspec
 
 from brain.ml.run_files import PLOTS_FOLDER
 from brain.ml.training_job import TrainingJob
-from resource_manager.job_making import out_dir_of
 from resource_manager.job_settings import job_fields
+from resource_manager.next_commands import runs_flag
 from resource_manager.relative_values import make_absolute
 from resource_manager.repeating import ALL_STOP_RULES, NEAREST, earlier_run
 from resource_manager.run_summary import EVALUATED, picture
@@ -20,6 +20,7 @@ from resource_manager.runs import (
     find_run,
     list_runs,
     newest_run,
+    out_dir_of,
     read_events,
     step_events,
     stop_run,
@@ -218,7 +219,10 @@ def _runs_to_stop(settings: Settings, name: str | None) -> list[RunInfo]:
         return running
     info = run_of(settings, name)
     if info.status != "running":
-        raise UsageError(f"{info.name} is not running: {info.status}")
+        raise UsageError(
+            f"{info.name} is not running: {info.status}",
+            hint=f"`quark show {said_run(info.name)}{runs_flag(settings)}` says how it ended.",
+        )
     return [info]
 
 
@@ -231,20 +235,19 @@ def resumed_job(settings: Settings, slots: Mapping[str, Any]) -> tuple[TrainingJ
         UsageError: it is running, or its stop rules are met and no new one was given.
     """
     info, job = earlier_run(settings, slots.get("run"))
+    said = f"{said_run(info.name)}{runs_flag(settings)}"
     if info.status == "running":
-        raise UsageError(
-            f"{info.name} is running", hint=f"`quark show {said_run(info.name)}` follows it."
-        )
+        raise UsageError(f"{info.name} is running", hint=f"`quark show {said}` says how it is.")
     if job.evaluate_only:
         raise UsageError(
             f"{info.name} is an evaluation: there is nothing to resume",
-            hint=f"Measure again: quark evaluate {said_run(Path(job.init_from or '').name)} on DATA",
+            hint=f"Measure again: quark again {said}",
         )
     changes = _changes(settings, job, info)
     if info.status == "finished" and not any(rule in changes for rule in ALL_STOP_RULES):
         raise UsageError(
             f"{info.name} has finished",
-            hint=f"Go on with `quark resume {said_run(info.name)} for 1 more epoch`.",
+            hint=f"Go on with `quark resume {said_run(info.name)} for 1 more epoch{runs_flag(settings)}`.",
         )
     step = slots.get("from_step")
     # Its folder may have been moved since it was written: where it lies now is where it goes on.

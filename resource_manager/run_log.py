@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from brain.ml.run_files import LOG_FILE
+from resource_manager.next_commands import runs_flag
 from resource_manager.run_commands import run_of
 from resource_manager.runs import read_run
 from tools_utilities.console import Console
@@ -36,7 +37,8 @@ def logs_command(
     path = Path(info.path) / LOG_FILE
     if not path.exists():
         raise DataNotFoundError(
-            f"{info.name} has no log yet", hint=f"`quark show {said_run(info.name)}`"
+            f"{info.name} has no log yet",
+            hint=f"`quark show {said_run(info.name)}{runs_flag(settings)}` says how it is.",
         )
     lines, end = last_lines(path, int(slots.get("lines") or DEFAULT_LINES))
     follow = bool(slots.get("follow"))

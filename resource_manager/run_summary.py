@@ -1,11 +1,10 @@
-"""How a run ended, in lines: figures, a picture of the loss, and what to do next. Pure."""
+"""How a run ended, in lines: figures and a picture of the loss. Pure."""
 
 from typing import Any
 
+from brain.ml.event_text import figure_texts
 from resource_manager.live_view import LiveRun
-from tools_utilities.run_words import said_run
 from tools_utilities.terminal_text import (
-    COMMAND,
     Line,
     Span,
     human_count,
@@ -33,8 +32,13 @@ def summary_lines(run: LiveRun, *, width: int | None, draw: bool) -> list[Line]:
     if val_loss is not None:
         # All digits: this is the figure that two runs are compared by.
         rows.append(("validation loss", f"{val_loss:.9g}"))
+    figures = figure_texts(run.evaluation)
+    if figures:
+        rows.append(("validation", ", ".join(figures)))
     samples, tokens = end.get("samples") or 0, end.get("tokens") or 0
-    rows.append(("samples", f"{human_count(samples)} ({human_count(tokens)} tokens)"))
+    of_text = run.start.get("counts") != "samples"
+    in_tokens = f" ({human_count(tokens)} tokens)" if of_text else ""
+    rows.append(("samples", f"{human_count(samples)}{in_tokens}"))
     if end.get("seconds") is not None:
         rows.append(("time", human_seconds(end["seconds"])))
     if run.checkpoint.get("path"):
@@ -64,13 +68,3 @@ def _ended(end: dict[str, Any]) -> str:
     return {"interrupt": "interrupted and saved", "terminate": "terminated and saved"}.get(
         reason, f"ended: {reason}"
     )
-
-
-def next_commands(name: str, reason: str | None = None) -> list[Line]:
-    """Return the commands that make sense after a run, by why it ended."""
-    if reason == EVALUATED:
-        return [[Span("next  ", "dim"), Span(f"quark show {said_run(name)}", COMMAND)]]
-    return [
-        [Span("next  ", "dim"), Span(f"quark show {said_run(name)}", COMMAND)],
-        [Span("      ", "dim"), Span(f"quark resume {said_run(name)} for 1 more epoch", COMMAND)],
-    ]

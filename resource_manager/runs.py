@@ -20,6 +20,7 @@ from brain.ml.process_group import host_name
 from brain.ml.training_job import TrainingJob, save_job
 from tools_utilities.errors import DataNotFoundError, UsageError
 from tools_utilities.run_words import is_run_name, said_run
+from tools_utilities.settings import Settings
 
 WORDS = (
     "adder", "badger", "beaver", "bison", "bobcat", "camel", "caracal", "cicada", "condor", "cougar",
@@ -63,6 +64,11 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Of the newest checkpoint."""
 
 
+def out_dir_of(settings: Settings) -> Path:
+    """Return the folder that runs are kept in, absolute."""
+    return settings.path("out_dir") or settings.root / "runs"
+
+
 def new_run_name(taken: Container[str], source: random.Random) -> str:
     """Return a name like `fox-12` that is not taken."""
     highest = 99
@@ -90,7 +96,7 @@ def create_run(out_dir: Path, *, name: str | None = None, source: random.Random)
     """Make a new run folder and return it, absolute.
 
     Raises:
-        UsageError: the name is taken, or is no folder's name.
+        UsageError: the name was taken in between, or is no folder's name.
     """
     out_dir.mkdir(parents=True, exist_ok=True)
     if name is not None:
@@ -105,7 +111,7 @@ def create_run(out_dir: Path, *, name: str | None = None, source: random.Random)
                 continue  # another launch took it in between
             raise UsageError(
                 f"run {name} exists in {out_dir}",
-                hint=f"Continue it with `quark resume {said_run(name)}`, or choose another name.",
+                hint=f"`quark show {said_run(name)}` says how it is; or choose another name.",
                 name=name,
             ) from error
         return folder

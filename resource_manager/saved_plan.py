@@ -14,11 +14,11 @@ import msgspec
 from brain.ml.checkpoint_files import COMPLETE_FILE, list_checkpoints
 from brain.ml.run_files import CHECKPOINTS_FOLDER
 from brain.ml.training_job import DataSource, TrainingJob
+from resource_manager.next_commands import taken_hint
 from resource_manager.plan import Plan, data_source_name
 from tools_utilities.errors import ChangedError, DataNotFoundError, UsageError
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.prepared_types import prepared
-from tools_utilities.run_words import said_run
 
 Objects = Callable[[DataSource], Sequence[ObjectInfo]]
 """Lists a source as it is now."""
@@ -95,8 +95,10 @@ def load_plan(path: Path) -> SavedPlan:
 AGAIN = "Make the plan again, with --plan --out."
 
 
-def check_unchanged(saved: SavedPlan, objects: Objects) -> None:
+def check_unchanged(saved: SavedPlan, objects: Objects, flag: str = "") -> None:
     """Compare the data and the weights of a saved plan with what there is now.
+
+    `flag`: what a command needs to find the run.
 
     Raises:
         ChangedError: naming what differs.
@@ -117,7 +119,7 @@ def check_unchanged(saved: SavedPlan, objects: Objects) -> None:
     if Path(saved.job.run_dir).exists():
         raise UsageError(
             f"run {saved.job.name} exists: this plan was carried out already",
-            hint=f"Continue it with `quark resume {said_run(saved.job.name)}`, or make a new plan.",
+            hint=taken_hint(Path(saved.job.run_dir), "make a new plan", flag),
         )
 
 

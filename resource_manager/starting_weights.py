@@ -8,9 +8,9 @@ import msgspec
 from brain.ml.checkpoint_files import list_checkpoints
 from brain.ml.run_files import CHECKPOINTS_FOLDER, JOB_FILE
 from brain.ml.training_job import TrainingJob, load_job
-from resource_manager.job_making import init_folder, out_dir_of
+from resource_manager.job_making import init_folder
 from resource_manager.repeating import job_of
-from resource_manager.runs import list_runs
+from resource_manager.runs import list_runs, out_dir_of
 from tools_utilities.errors import DataNotFoundError
 from tools_utilities.prepared_types import prepared
 from tools_utilities.settings import Settings

@@ -6,13 +6,11 @@ import torch
 
 from brain.ml.compute import choose_device, choose_precision, make_exact
 from brain.ml.evaluation import Evaluation, EvaluationLimit, Evaluator
-from brain.ml.model import build_model
-from brain.ml.model_shape import ModelShape
+from brain.ml.job_check import check_job
+from brain.ml.model_making import make_model
 from brain.ml.session import Session
-from brain.ml.token_source import TokenSource
-from brain.ml.tokenizer import check_special_ids, load_tokenizer
 from brain.ml.training_job import TrainingJob
-from brain.ml.training_run import check_job, load_initial_weights, meet
+from brain.ml.training_run import load_initial_weights, meet
 from tools_utilities.errors import RunStoppedError, UsageError
 
 
@@ -31,7 +29,7 @@ def run(session: Session) -> int:
     if found is None:
         session.stop.settle(session.group.total(session.stop.flags()))
         raise RunStoppedError("stopped before all of the data was seen")
-    session.tell("eval", step=0, loss=found.loss, samples=found.samples, tokens=found.tokens)
+    session.tell("eval", step=0, **found.event)
     session.watchdog.watch_peers(())
     session.group.barrier()
     _tell_end(session, found, time.monotonic() - started)
@@ -48,20 +46,17 @@ def prepare(session: Session) -> tuple[Evaluator, torch.nn.Module]:
     precision = choose_precision(job, device)
     meet(session, device)
     make_exact(precision, device)
-    tokenizer = load_tokenizer(job.tokenizer)
-    sources = [TokenSource(job, data, tokenizer, training=False) for data in job.val]
-    vocab_size = max(job.vocab_size or 0, tokenizer.vocab_size)
-    check_special_ids(job.tokenizer, vocab_size, eos_id=job.eos_id, pad_id=job.pad_id)
-    shape = ModelShape(layers=job.layers, vocab_size=vocab_size, seq_len=job.seq_len)
-    model = build_model(job.model, shape, job.seed).to(device)
+    made = make_model(job)
+    sources = [made.task.source(data, training=False) for data in job.val]
+    model = made.model.to(device)
     load_initial_weights(job, model)
     session.tell(
         "start", schema=1, run=job.name, world_size=group.world_size, device=str(device),
         parameters=sum(weight.numel() for weight in model.parameters()), resumed_from_step=None,
         total_steps=None, samples=None, samples_estimated=True, precision=precision,
-        text=[source.about for source in sources], finished=None,
+        text=[source.about for source in sources], counts=made.task.counts, finished=None,
     )  # fmt: skip
-    return Evaluator(sources, per_rank, precision, device), model
+    return Evaluator(sources, made.task, per_rank, precision, device), model
 
 
 def limit_of(job: TrainingJob) -> EvaluationLimit:

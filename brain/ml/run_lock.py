@@ -39,7 +39,7 @@ def only_start(
                 holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
                 raise UsageError(
                     f"run {run_dir.name} is being trained already ({holder or 'just begun'})",
-                    hint="`quark show` follows it; stop it first to start it anew.",
+                    hint="`quark show` says how it is; stop it first to start it anew.",
                 )
             sleep(LOOK_SECONDS)
         os.ftruncate(descriptor, 0)

@@ -25,7 +25,8 @@ from brain.ml.checkpoint_place import (
 )
 from brain.ml.compute import choose_device, choose_precision, make_exact, make_scaler
 from brain.ml.evaluation import Evaluator
-from brain.ml.model import build_model
+from brain.ml.job_check import check_job
+from brain.ml.model_making import MadeModel, make_model
 from brain.ml.model_shape import ModelShape
 from brain.ml.optimizer import build_optimizer
 from brain.ml.process_group import ProcessGroup, host_name
@@ -33,16 +34,13 @@ from brain.ml.random_state import seed_everything
 from brain.ml.run_files import RunProcess, write_process
 from brain.ml.schedule import Progress, RunLength, stop_rule, total_steps
 from brain.ml.session import Session
-from brain.ml.token_source import TokenSource
-from brain.ml.tokenizer import check_special_ids, load_tokenizer
+from brain.ml.streamed_source import StreamedSource
 from brain.ml.trainer import Trainer, TrainerStart
 from brain.ml.training_job import TrainingJob
 from brain.ml.training_stream import TrainingStream
 from tools_utilities.errors import ChangedError, DataError, DataNotFoundError, UsageError
 from tools_utilities.process_identity import ProcessIdentity, identify, this_machine
 from tools_utilities.run_words import said_run
-
-PARALLEL = ("ddp", "fsdp")
 
 logger = logging.getLogger(__name__)
 
@@ -70,14 +68,12 @@ def prepare(session: Session) -> Trainer:
     place = place_of(job)
     found, rejected = find_checkpoint(job, place, group)
 
-    tokenizer = load_tokenizer(job.tokenizer)
-    train = [TokenSource(job, data, tokenizer, training=True) for data in job.train]
-    val = [TokenSource(job, data, tokenizer, training=False) for data in job.val]
-    vocab_size = max(job.vocab_size or 0, tokenizer.vocab_size)
-    check_special_ids(job.tokenizer, vocab_size, eos_id=job.eos_id, pad_id=job.pad_id)
+    made = make_model(job)
+    task, shape = made.task, made.shape
+    train = [task.source(data, training=True) for data in job.train]
+    val = [task.source(data, training=False) for data in job.val]
     stream = TrainingStream(train, per_rank, stop=job.mix_stop)
-    shape = ModelShape(layers=job.layers, vocab_size=vocab_size, seq_len=job.seq_len)
-    parts = _build_parts(session, shape, precision, device)
+    parts = _build_parts(session, made, precision, device)
 
     for source in train:
         source.stream.prepare()
@@ -93,40 +89,15 @@ def prepare(session: Session) -> Trainer:
         load_checkpoint(found, state, parts, group)
     stream.set_weights(job.weights or [max(1, size) for size in length.source_samples])
     together = is_cut(job, group)
-    evaluator = Evaluator(val, per_rank, precision, device, together=together) if val else None
-    start = TrainerStart(shape, precision, progress, length, together)
+    evaluator = (
+        Evaluator(val, task, per_rank, precision, device, together=together) if val else None
+    )
+    start = TrainerStart(shape, precision, progress, length, task, together)
     _tell_start(session, start, parts, [source.about for source in train])
     for one in rejected:
         used = f"using {found.name}" if found else "starting anew"
         session.tell("warning", message=f"checkpoint {one.name} rejected: {one.reason}; {used}")
     return Trainer(session, parts, stream, evaluator, start, place)
-
-
-def check_job(job: TrainingJob, world_size: int) -> int:
-    """Return the sequences of a micro-batch of one rank.
-
-    Raises:
-        UsageError: settings that do not go together.
-    """
-    if job.parallel not in PARALLEL:
-        raise UsageError(f"parallel={job.parallel}: unknown", hint=f"Known: {', '.join(PARALLEL)}.")
-    share = world_size * job.grad_accum
-    if job.batch_size % share:
-        raise UsageError(
-            f"batch_size={job.batch_size} cannot be dealt to {world_size} processes in "
-            f"{job.grad_accum} micro-batches each",
-            hint=f"Use a multiple of {share}.",
-        )
-    if len(job.train) > 1 and job.equalize == "none":
-        raise UsageError(
-            f"equalize=none with {len(job.train)} training groups: ranks would part ways",
-            hint="Use equalize=drop or equalize=pad.",
-        )
-    if job.weights is not None and (
-        len(job.weights) != len(job.train) or min(job.weights, default=0) <= 0
-    ):
-        raise UsageError(f"weights={job.weights}: one above 0 for each of {len(job.train)} groups")
-    return job.batch_size // share
 
 
 def is_cut(job: TrainingJob, group: ProcessGroup) -> bool:
@@ -237,11 +208,9 @@ def _choose(
     return found, rejected
 
 
-def _build_parts(
-    session: Session, shape: ModelShape, precision: str, device: torch.device
-) -> Parts:
+def _build_parts(session: Session, made: MadeModel, precision: str, device: torch.device) -> Parts:
     job = session.job
-    model = build_model(job.model, shape, job.seed).to(device)
+    model = made.model.to(device)
     if is_cut(job, session.group):
         session.group.shard(model, device.type)  # before the optimizer: it takes the cut weights
     optimizer, names = build_optimizer(model, job, device.type)
@@ -254,7 +223,7 @@ def _build_parts(
     )
 
 
-def _estimate_sizes(session: Session, sources: Sequence[TokenSource]) -> tuple[int, ...]:
+def _estimate_sizes(session: Session, sources: Sequence[StreamedSource]) -> tuple[int, ...]:
     """Return the samples of each source's epoch, estimated by rank 0 for all."""
     group = session.group
     sizes = [source.estimate_samples() if group.is_main else 0 for source in sources]
@@ -290,5 +259,6 @@ def _tell_start(session: Session, start: TrainerStart, parts: Parts, about: Sequ
         samples_estimated=True,
         precision=start.precision,
         text=list(about),
+        counts=start.task.counts,
         finished=stop_rule(job, progress, length),
     )

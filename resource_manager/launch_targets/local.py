@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 
 import brain
+from brain.ml.job_check import check_job
 from brain.ml.process_group import LAUNCHER_VARIABLE
 from brain.ml.run_files import JOB_FILE, LOG_FILE, read_process
 from brain.ml.training_job import TrainingJob
 from resource_manager.launch_target import LaunchPlan, LaunchTarget, RunHandle
 from resource_manager.runs import last_events
-from tools_utilities.errors import UsageError
 from tools_utilities.process_environment import child_environment
 from tools_utilities.process_identity import descendants
 
@@ -111,12 +111,7 @@ class _LocalTarget:
     name = "local"
 
     def plan(self, job: TrainingJob) -> LaunchPlan:
-        world_size = job.processes * job.nodes
-        if job.batch_size % world_size:
-            raise UsageError(
-                f"batch_size={job.batch_size} cannot be dealt to {world_size} processes",
-                hint=f"Use a multiple of {world_size}.",
-            )
+        check_job(job, job.processes * job.nodes)
         run_dir = Path(job.run_dir)
         program: tuple[str, ...] = ("-m", "brain.ml.train", str(run_dir / JOB_FILE))
         environment = {

@@ -1,6 +1,7 @@
 """Every launch target: the plan is pure, and what it says is what would be started."""
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -65,9 +66,23 @@ def test_machines_that_meet_somewhere_choose_their_own_interface(tmp_path: Path)
     assert "GLOO_SOCKET_IFNAME" not in plan.environment
 
 
-def test_batch_that_cannot_be_dealt_to_all_ranks_is_refused_before_the_start(tmp_path: Path):
-    with pytest.raises(UsageError, match="batch_size=32 cannot be dealt to 6 processes"):
-        LOCAL.plan(_job(tmp_path, processes=3, nodes=2))
+@pytest.mark.parametrize(
+    ("changes", "said", "hint"),
+    [
+        ({"processes": 3, "nodes": 2}, "32 cannot be dealt to 6 processes", "a multiple of 6"),
+        ({"grad_accum": 3}, "32 cannot be dealt to 1 process in 3 micro-batches", "multiple of 3"),
+        ({"processes": 4, "grad_accum": 16}, "32 cannot be dealt to 4 processes in 16", "of 64"),
+        ({"parallel": "tp"}, "parallel=tp: unknown", "ddp, fsdp"),
+        ({"weights": (0.5, 0.5)}, "one above 0 for each of 1 groups", "as many weights as groups"),
+    ],
+)
+def test_settings_that_training_would_refuse_are_refused_before_the_start(
+    tmp_path: Path, changes: dict[str, Any], said: str, hint: str
+):
+    with pytest.raises(UsageError, match=re.escape(said)) as caught:
+        LOCAL.plan(_job(tmp_path, **changes))
+    assert hint in caught.value.hint
+    assert LOCAL.plan(_job(tmp_path, processes=4, grad_accum=8)).job.batch_size == 32
 
 
 def _launch(tmp_path: Path, program: str, **changes: Any) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from resource_manager.live_view import LiveRun, flow
-from resource_manager.run_summary import next_commands, summary_lines
+from resource_manager.run_summary import summary_lines
 from resource_manager.run_watch import MetricsTail, RunWatch, last_log_lines, read_events
 from tools_utilities.console import Console, Surroundings
 from tools_utilities.errors import UsageError
@@ -293,4 +293,3 @@ def test_the_summary_has_every_figure_and_a_picture(width):
     assert "█" in text
     if width:
         assert all(width_of(line) <= width for line in lines)
-    assert "quark show fox-1" in plain(next_commands("fox-1")[0])

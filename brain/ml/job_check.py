@@ -1,0 +1,37 @@
+"""Settings of a job that do not go together: checked before a launch and by every rank. Imports no torch."""
+
+from brain.ml.training_job import TrainingJob
+from tools_utilities.errors import UsageError
+
+PARALLEL = ("ddp", "fsdp")
+
+
+def check_job(job: TrainingJob, world_size: int) -> int:
+    """Return the sequences of a micro-batch of one rank.
+
+    Raises:
+        UsageError: settings that do not go together.
+    """
+    if job.parallel not in PARALLEL:
+        raise UsageError(f"parallel={job.parallel}: unknown", hint=f"Known: {', '.join(PARALLEL)}.")
+    share = world_size * job.grad_accum
+    if job.batch_size % share:
+        ranks = f"{world_size} process{'es' * (world_size > 1)}"
+        parts = f" in {job.grad_accum} micro-batches each" if job.grad_accum > 1 else ""
+        raise UsageError(
+            f"batch_size={job.batch_size} cannot be dealt to {ranks}{parts}",
+            hint=f"Use a multiple of {share}.",
+        )
+    if len(job.train) > 1 and job.equalize == "none":
+        raise UsageError(
+            f"equalize=none with {len(job.train)} training groups: ranks would part ways",
+            hint="Use equalize=drop or equalize=pad.",
+        )
+    if job.weights is not None and (
+        len(job.weights) != len(job.train) or min(job.weights, default=0) <= 0
+    ):
+        raise UsageError(
+            f"weights={job.weights}: one above 0 for each of {len(job.train)} groups",
+            hint="Name as many weights as groups, or none.",
+        )
+    return job.batch_size // share
