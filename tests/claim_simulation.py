@@ -29,6 +29,13 @@ class Crash(BaseException):  # not an error: nothing may catch it
     """The process is gone."""
 
 
+def held_lock() -> threading.Lock:
+    """Return a lock that its next taker waits for: a baton, at a fifth of a semaphore's cost."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 @dataclass
 class Faults:
     """Chances, per request or step, and how many are left."""
@@ -45,7 +52,7 @@ class Worker:
     run: Callable[["Worker"], None]
     clock_rate: float
     clock_offset: float = 0.0
-    baton: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    baton: threading.Lock = field(default_factory=held_lock)
     wake_at: float = 0.0
     crash: bool = False
     finished: bool = False
@@ -66,7 +73,9 @@ class Simulation:
         self.outputs: dict[tuple[str, int, str], int] = {}
         self.believed: list[tuple[str, int, str]] = []
         self.problems: list[str] = []
-        self.stepped = threading.Semaphore(0)
+        self.ended = held_lock()
+        self.error: BaseException | None = None
+        self.limit = 0.0
         self.keys = [f"shard_{number:03d}/claim.json" for number in range(num_shards)]
         self.workers = [
             Worker(
@@ -78,24 +87,41 @@ class Simulation:
             for number in range(num_workers)
         ]
 
-    # --- the scheduler: exactly one thread runs at any moment ---
+    # --- the scheduler: exactly one thread runs at any moment, and who pauses says who is next ---
     def run(self, limit: float = 3_000.0) -> None:
+        self.limit = limit
         for worker in self.workers:
             self.start(worker)
-        while any(not worker.finished for worker in self.workers):
+        self.hand_on(self.next_worker())
+        self.ended.acquire()
+        if self.error is not None:
+            raise self.error
+
+    def next_worker(self) -> Worker | None:
+        """Choose who goes on, time moved to when someone is due; None when all have finished."""
+        while True:
             alive = [worker for worker in self.workers if not worker.finished]
+            if not alive:
+                return None
             due = [worker for worker in alive if worker.wake_at <= self.now]
-            if not due:
-                self.now = min(worker.wake_at for worker in alive)
-                continue
-            if self.now > limit:
-                self.problems.append("not finished in time")
-                for worker in alive:
-                    worker.crash = True
-                    self.faults.crashes_left = -1
-            self.hand_baton(self.random.choice(due))
-            if self.delayed and self.random.random() < 0.3:
-                self.delayed.pop(self.random.randrange(len(self.delayed)))()
+            if due:
+                break
+            self.now = min([worker.wake_at for worker in alive])
+        if self.now > self.limit:
+            self.problems.append("not finished in time")
+            for worker in alive:
+                worker.crash = True
+                self.faults.crashes_left = -1
+        return self.random.choice(due)
+
+    def after_step(self) -> Worker | None:
+        """Let something late happen, perhaps, then choose who goes on."""
+        if self.delayed and self.random.random() < 0.3:
+            self.delayed.pop(self.random.randrange(len(self.delayed)))()
+        return self.next_worker()
+
+    def hand_on(self, worker: Worker | None) -> None:
+        (self.ended if worker is None else worker.baton).release()
 
     def start(self, worker: Worker) -> None:
         worker.incarnation += 1
@@ -104,28 +130,33 @@ class Simulation:
         def body() -> None:
             worker.baton.acquire()
             try:
-                worker.run(worker)
-                worker.finished = True
-            except Crash:
-                if self.faults.crashes_left < 0:
-                    worker.finished = True
-                else:
-                    worker.wake_at = self.now + self.random.uniform(0, 5)
-                    self.start(worker)
-            finally:
-                self.stepped.release()
+                self.live(worker)
+                self.hand_on(self.after_step())
+            except BaseException as error:  # noqa: BLE001 - run() raises it
+                self.error = error
+                self.ended.release()
 
         worker.thread = threading.Thread(target=body, daemon=True)
         worker.thread.start()
 
-    def hand_baton(self, worker: Worker) -> None:
-        worker.baton.release()
-        self.stepped.acquire()
+    def live(self, worker: Worker) -> None:
+        """Run a worker to its end, or to a crash and its next start."""
+        try:
+            worker.run(worker)
+            worker.finished = True
+        except Crash:
+            if self.faults.crashes_left < 0:
+                worker.finished = True
+            else:
+                worker.wake_at = self.now + self.random.uniform(0, 5)
+                self.start(worker)
 
     def pause(self, worker: Worker, seconds: float) -> None:
         worker.wake_at = self.now + seconds
-        self.stepped.release()
-        worker.baton.acquire()
+        following = self.after_step()
+        if following is not worker:
+            self.hand_on(following)
+            worker.baton.acquire()
         if worker.crash:
             raise Crash
 
