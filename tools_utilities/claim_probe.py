@@ -7,6 +7,7 @@ a reply that was lost) is asked for again, and 412 may be a writer's own success
 """
 
 import functools
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -28,7 +29,12 @@ _Result = TypeVar("_Result")
 
 
 def probe_conditions(
-    store: ObjectStore, prefix: str, unique: UUID, *, seconds: float = PATIENCE_SECONDS
+    store: ObjectStore,
+    prefix: str,
+    unique: UUID,
+    *,
+    seconds: float = PATIENCE_SECONDS,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Return when the store is fit for claims; stay patient for so many seconds a request.
 
@@ -41,20 +47,23 @@ def probe_conditions(
     """
     stem = f"{prefix}.quark-probe-{unique}-"
     keys = [f"{stem}{round_number}" for round_number in range(ROUNDS)]
-    probe = _Probe(store, seconds)
+    probe = _Probe(store, seconds, sleep)
     try:
         for key in keys:
             probe.race(key)
         probe.versions(keys[0])
         probe.visibility(stem, keys)
     finally:
-        _sweep(store, keys)
+        _sweep(store, keys, sleep)
 
 
 class _Probe:
-    def __init__(self, store: ObjectStore, seconds: float) -> None:
+    def __init__(
+        self, store: ObjectStore, seconds: float, sleep: Callable[[float], None]
+    ) -> None:
         self._store = store
         self._seconds = seconds
+        self._sleep = sleep
 
     def race(self, key: str) -> None:
         """Let racers create one object, each until it knows whether it did."""
@@ -122,7 +131,7 @@ class _Probe:
         return self._patiently(read)
 
     def _patiently(self, ask: Callable[[], _Result]) -> _Result:
-        return patiently(ask, seconds=self._seconds)
+        return patiently(ask, seconds=self._seconds, sleep=self._sleep)
 
     def _refused(self, reason: str) -> UsageError:
         return UsageError(
@@ -137,10 +146,10 @@ def _racer(number: int) -> bytes:
     return f"racer {number}".encode()
 
 
-def _sweep(store: ObjectStore, keys: list[str]) -> None:
+def _sweep(store: ObjectStore, keys: list[str], sleep: Callable[[float], None]) -> None:
     for key in keys:
         try:
-            patiently(functools.partial(store.delete, key), seconds=1.0)
+            patiently(functools.partial(store.delete, key), seconds=1.0, sleep=sleep)
         except (StoreError, PermissionError):
             # Claims need no permission to delete: what is left is small and ignored by discovery.
             return
