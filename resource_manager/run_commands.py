@@ -250,9 +250,11 @@ def resumed_job(settings: Settings, slots: Mapping[str, Any]) -> tuple[TrainingJ
             hint=f"Go on with `quark resume {said_run(info.name)} for 1 more epoch{runs_flag(settings)}`.",
         )
     step = slots.get("from_step")
+    # Stopped before it saved it has no checkpoint: then it begins. One that finished has had one.
+    begins = info.checkpoint_step is None and info.status != "finished" and step is None
     # Its folder may have been moved since it was written: where it lies now is where it goes on.
     return msgspec.structs.replace(
-        job, **changes, run_dir=info.path, resume="latest", from_step=step
+        job, **changes, run_dir=info.path, resume="auto" if begins else "latest", from_step=step
     ), info
 
 

@@ -96,6 +96,8 @@ def test_after_a_run_that_was_stopped(shell, where):
     )
     resume, delete = offered(text)
     shell.type(resume, START, {**STOPPED, "step": 0}, code=130)
+    # `latest` is refused by training where there is no checkpoint.
+    assert [job.resume for job in shell.jobs] == [None, "latest", None, "auto"]
     assert "deleted fox-2" in shell.type(delete)
 
 
