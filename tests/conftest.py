@@ -15,7 +15,12 @@ PutObjects = Callable[[str, str, Mapping[str, bytes]], None]
 
 
 def pytest_configure() -> None:
-    """Let tests be interrupted: a shell's background job ignores SIGINT, and children inherit that."""
+    """Let tests be interrupted, and give each of their processes one computing thread.
+
+    A shell's background job ignores SIGINT, and children inherit that. Several processes with a thread
+    for every core, as several workers start them, mostly wait for each other.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

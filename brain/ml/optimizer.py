@@ -1,5 +1,6 @@
 """The optimizer: AdamW or SGD, weight decay on matrices alone (not on norms or biases)."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -11,12 +12,33 @@ from brain.ml.training_job import TrainingJob
 MATRIX_DIMENSIONS = 2
 
 
+class _Eager(torch.optim.Optimizer):
+    """What torch's optimizers do, without what loads torch's compiler at their first call.
+
+    Torch wraps these methods to keep its compiler out of them, and imports that compiler to say so: more
+    than a second of every run's start. A compiled model (`compile`) is no concern of the optimizer's.
+    """
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
+
+
+class _AdamW(_Eager, torch.optim.AdamW):
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+
+
+class _SGD(_Eager, torch.optim.SGD):
+    step = torch.no_grad()(inspect.unwrap(torch.optim.SGD.step))
+
+
 def _adamw(groups: list[dict[str, Any]], job: TrainingJob, *, fused: bool) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(groups, lr=job.lr, betas=job.betas, fused=fused)
+    return _AdamW(groups, lr=job.lr, betas=job.betas, fused=fused)
 
 
 def _sgd(groups: list[dict[str, Any]], job: TrainingJob, *, fused: bool) -> torch.optim.Optimizer:
-    return torch.optim.SGD(groups, lr=job.lr, momentum=0.9, fused=fused)
+    return _SGD(groups, lr=job.lr, momentum=0.9, fused=fused)
 
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adamw": _adamw, "sgd": _sgd}
