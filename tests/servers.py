@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 ACCESS_KEY = "quark-test-key"
@@ -153,18 +154,24 @@ def _weed_ready(url: str) -> bool:
     return True
 
 
-def s3_client(endpoint: str):
-    """Return a boto3 client of a test server, independent of the environment."""
+@cache
+def _session():
+    """Return the session of all clients: making one costs ten times what a client of it costs."""
     import boto3
-    from botocore.config import Config
 
-    session = boto3.session.Session(
+    return boto3.session.Session(
         aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY, region_name=REGION
     )
+
+
+def s3_client(endpoint: str):
+    """Return a boto3 client of a test server, independent of the environment."""
+    from botocore.config import Config
+
     config = Config(
         s3={"addressing_style": "path"},
         retries={"total_max_attempts": 1, "mode": "standard"},
         connect_timeout=5,
         read_timeout=20,
     )
-    return session.client("s3", endpoint_url=endpoint, config=config)
+    return _session().client("s3", endpoint_url=endpoint, config=config)
