@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from brain.ml.text_rule import choose_text_rule, has_tokens
 from brain.ml.training_job import DataSource
 from resource_manager.group_choice import Chooser, choose_groups, validation_siblings
 from resource_manager.order_looking import OrderLook, look_at_order
@@ -302,24 +301,6 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
     planned: PlannedData
     samples: tuple[Sample, ...]
     look: OrderLook | None = None
-
-
-def text_of(
-    samples: Sequence[Sample], *, text_key: str | None, template: str | None
-) -> tuple[str, float]:
-    """Return how records become tokens, in words, and the mean bytes of text of a record.
-
-    Raises:
-        InputNeededError: no field, or several, could be the text.
-        UsageError: the named field is not in the records.
-    """
-    if not samples:
-        return "no record was decoded", 0.0
-    if has_tokens(samples[0]):
-        return "tokens of the records (input_ids)", 0.0
-    rule = choose_text_rule(samples[0], text_key=text_key, template=template)
-    lengths = [len(rule.text_of(sample).encode("utf-8", "replace")) for sample in samples]
-    return rule.description, sum(lengths) / len(lengths)
 
 
 def _is_folder(target: DataTarget) -> bool:

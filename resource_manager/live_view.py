@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from brain.ml.event_text import figure_texts
 from tools_utilities.terminal_text import (
     Line,
     Span,
@@ -118,17 +119,23 @@ class LiveRun:
     def _val_loss(self) -> str:
         if not self.evaluation:
             return ""
+        figures = "".join(f", {text}" for text in figure_texts(self.evaluation))
         return (
-            f"validation {human_number(self.evaluation.get('loss'))}"
+            f"validation {human_number(self.evaluation.get('loss'))}{figures}"
             f" (step {self.evaluation.get('step')})"
         )
+
+    @property
+    def _counts(self) -> str:
+        """What is counted: `tokens`, or `samples` of a model that takes records."""
+        return str(self.start.get("counts") or "tokens")
 
     def _learning(self) -> list[str]:
         step = self.step
         pieces = [
             f"lr {human_number(step.get('lr'))}",
             f"grad norm {human_number(step.get('grad_norm'))}",
-            f"{human_count(step.get('tokens_per_second') or 0)} tokens/s",
+            f"{human_count(step.get('tokens_per_second') or 0)} {self._counts}/s",
         ]
         if step.get("eta_seconds") is not None:
             pieces.append(f"ETA {human_seconds(step['eta_seconds'])}")

@@ -10,8 +10,10 @@ import msgspec
 
 from brain.ml.dataset_shards.shuffle_figures import ShuffleQuality
 from brain.ml.training_job import DataSource, TrainingJob
+from resource_manager.planned_text import PlannedText
 from tools_utilities.prepared_types import prepared
 
+SEQUENCES = PlannedText(rule="text")
 MAX_GETS_PER_SECOND = 3000
 """A prefix of S3 serves at least 5,500 GET/s; from here on it may start to refuse."""
 REQUEST_SECONDS = 0.02
@@ -74,6 +76,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     data: tuple[PlannedData, ...]
     text: str | None = None
     """How a record becomes tokens: `field text`."""
+    samples: str = "sequences"
+    """What a sample is: `sequences` of text, `records`, or empty: only the model can tell."""
     where: str
     device: str
     processes: int
@@ -124,32 +128,26 @@ def parameters_of(job: TrainingJob) -> int | None:
     from brain.ml.tokenizer import load_tokenizer
 
     if job.model != "quark":
-        return None
+        return None  # only building it can tell
     vocab = load_tokenizer(job.tokenizer).vocab_size
     return ModelShape(layers=job.layers, vocab_size=vocab, seq_len=job.seq_len).num_parameters
 
 
 def steps_of(
-    job: TrainingJob, data: tuple[PlannedData, ...], text_bytes: float = 0.0
+    job: TrainingJob, data: tuple[PlannedData, ...], text: PlannedText = SEQUENCES
 ) -> tuple[int | None, bool]:
     """Return (optimizer steps of the run, whether they are exact), (None, False) when unknown.
 
-    An epoch is as long as its tokens: with the byte tokenizer the mean `text_bytes` of a record and
-    its end token; where that is not known, its bytes.
+    An epoch of text is as long as its tokens: with the byte tokenizer the mean bytes of a record and
+    its end token; where that is not known, its bytes. One of records is as long as they are many.
     """
     tokens_a_step = job.batch_size * job.seq_len
-    train = [item for item in data if item.role == "train"]
-    tokens = sum(
-        item.num_samples * (text_bytes + 1)
-        if item.num_samples is not None and text_bytes
-        else item.total_bytes
-        for item in train
-    )
+    epoch = _epoch_steps(job, [item for item in data if item.role == "train"], text)
     bounds = {
         "max_steps": job.max_steps,
         "max_samples": job.max_samples and job.max_samples / job.batch_size,
         "max_tokens": job.max_tokens and job.max_tokens / tokens_a_step,
-        "epochs": job.epochs and tokens and tokens * job.epochs / tokens_a_step,
+        "epochs": job.epochs and epoch and epoch * job.epochs,
     }
     set_bounds = {name: bound for name, bound in bounds.items() if bound}
     if not set_bounds:
@@ -158,6 +156,23 @@ def steps_of(
     # Another rule may still end it earlier: only a lone count of steps is certain.
     known = nearest == "max_steps" and len(set_bounds) == 1 and job.max_seconds is None
     return max(1, int(set_bounds[nearest] or 1)), known
+
+
+def _epoch_steps(job: TrainingJob, train: list[PlannedData], text: PlannedText) -> float | None:
+    """Return about the steps of an epoch; None where nothing tells."""
+    counts = [item.num_samples for item in train]
+    if text.samples == "records":
+        known = [count for count in counts if count is not None]
+        return sum(known) / job.batch_size if len(known) == len(counts) else None
+    if not text.samples:
+        return None
+    tokens = sum(
+        item.num_samples * (text.mean_bytes + 1)
+        if item.num_samples is not None and text.mean_bytes
+        else item.total_bytes
+        for item in train
+    )
+    return tokens / (job.batch_size * job.seq_len)
 
 
 def epoch_tokens_of(

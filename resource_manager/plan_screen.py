@@ -47,7 +47,7 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "text", plan.text
     yield "model", _model(plan)
     yield "compute", _compute(plan)
-    yield "batch", f"{plan.batch_size:,} sequences of {plan.seq_len:,} tokens"
+    yield "batch", _batch(plan)
     yield "steps", _steps(plan)
     if plan.earlier_seconds is not None:
         yield "time", f"{human_seconds(plan.earlier_seconds)} in an earlier run like this"
@@ -102,6 +102,12 @@ def _compute(plan: Plan) -> str:
     if plan.nodes > 1:
         facts.append(f"{plan.nodes} nodes")
     return " · ".join([*facts, plan.precision])
+
+
+def _batch(plan: Plan) -> str:
+    if plan.samples == "sequences":
+        return f"{plan.batch_size:,} sequences of {plan.seq_len:,} tokens"
+    return f"{plan.batch_size:,} {plan.samples or 'samples'}"
 
 
 def _steps(plan: Plan) -> str:

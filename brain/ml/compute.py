@@ -74,8 +74,18 @@ def make_scaler(precision: str, device: torch.device) -> torch.amp.GradScaler:
     return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
 
-def loss_sum(model: nn.Module, batch: Batch, precision: str, device: torch.device) -> Tensor:
-    """Return the summed cross-entropy of a batch's targets, in nats; padding does not count."""
+def loss_sum(
+    model: nn.Module,
+    batch: Batch,
+    precision: str,
+    device: torch.device,
+    loss: Callable[[Any, Any], Tensor] | None = None,
+) -> Tensor:
+    """Return the summed loss of a batch's targets; padding does not count.
+
+    `loss` gets (logits_NV, targets_N) of the targets that count and returns their mean, or a value for
+    each; None: cross-entropy, in nats.
+    """
     tokens_BT = batch.tokens_BT.to(device=device, dtype=torch.int64, non_blocking=True)
     lengths_B = batch.lengths_B.to(device=device, non_blocking=True)
     inputs_BT, targets_BT = tokens_BT[:, :-1], tokens_BT[:, 1:]
@@ -83,9 +93,29 @@ def loss_sum(model: nn.Module, batch: Batch, precision: str, device: torch.devic
     counted_BT = positions_T < lengths_B[:, None]
     with autocast(precision, device):
         logits_BTV = model(inputs_BT)
+    if loss is not None:
+        found = loss(logits_BTV[counted_BT].float(), targets_BT[counted_BT])
+        return summed(found, batch.num_targets, "the model")
     return functional.cross_entropy(
         logits_BTV.flatten(0, 1).float(),
         targets_BT.masked_fill(~counted_BT, IGNORED).flatten(),
         ignore_index=IGNORED,
         reduction="sum",
     )
+
+
+def summed(loss: Any, count: int, name: str) -> Tensor:
+    """Return a loss summed over `count` targets, given their mean or each one's.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if not isinstance(loss, Tensor) or (loss.dim() and loss.numel() != count and count):
+        found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise UsageError(
+            f"{name}: the loss gave {found} for {count} targets",
+            hint="Return their mean as one number, or one number for each.",
+        )
+    if not count:
+        return loss.float().sum() * 0
+    return loss.float().sum() if loss.dim() else loss.float() * count

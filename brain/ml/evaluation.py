@@ -2,15 +2,16 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from brain.ml.compute import loss_sum
 from brain.ml.process_group import ProcessGroup
 from brain.ml.stop_request import StopRequest
-from brain.ml.token_source import Batch, TokenSource, empty_batch
+from brain.ml.streamed_source import StreamedSource
+from brain.ml.task import Task
 from tools_utilities.activity import ACTIVITY
 from tools_utilities.errors import DataError, RunStoppedError
 
@@ -19,9 +20,17 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one."""
 
     loss: float
-    """Nats a token."""
+    """The mean over the targets: of text, nats a token."""
     samples: int
     tokens: int
+    figures: dict[str, float] = {}
+    """What else the task measures: `accuracy`, `r2`."""
+
+    @property
+    def event(self) -> dict[str, Any]:
+        """The fields of an `eval` event."""
+        found = {"loss": self.loss, "samples": self.samples, "tokens": self.tokens}
+        return {**found, **self.figures}
 
 
 class EvaluationLimit(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +63,7 @@ class _Seen:
         self._limit = limit
         self._started = time.monotonic()
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: Any) -> None:
         """Count a batch; one without targets counts for nothing."""
         if batch.num_targets:
             self.batches += 1
@@ -77,7 +86,8 @@ class Evaluator:
 
     def __init__(
         self,
-        sources: Sequence[TokenSource],
+        sources: Sequence[StreamedSource],
+        task: Task,
         batch_size: int,
         precision: str,
         device: torch.device,
@@ -85,7 +95,7 @@ class Evaluator:
         together: bool = False,
     ) -> None:
         """`together`: the model's weights are cut over the ranks, so all pass forward alike."""
-        self._together = together
+        self._together, self._task = together, task
         self._loaders = [source.loader(batch_size) for source in sources]
         self._precision = precision
         self._device = device
@@ -105,7 +115,7 @@ class Evaluator:
         """
         model.eval()
         # Summed on the device: reading each loss would wait for it.
-        total = torch.zeros((), dtype=torch.float64, device=self._device)
+        total: Tensor | None = None
         seen = _Seen(limit)
         stopped = 0
         batches = self._batches()
@@ -119,23 +129,30 @@ class Evaluator:
                 # Every forward pass is an exchange: ranks that are through go along with nothing.
                 going, asked = group.total([batch is not None, stopped])
                 stopped = int(asked > 0)
-                batch = batch or (empty_batch(0) if going else None)
+                batch = batch or (self._task.idle_batch() if going else None)
             if batch is None or stopped:
                 break
-            total += loss_sum(model, batch, self._precision, self._device).double()
+            measured = self._task.measure(model, batch, self._precision, self._device)
+            total = measured if total is None else total + measured
             seen.add(batch)
             ACTIVITY.moved()
         model.train()
-        loss, samples_all, tokens_all, stopped_all = group.total(
-            [float(total), seen.samples, seen.tokens, stopped]
-        )
+        samples_all, tokens_all, stopped_all = group.total([seen.samples, seen.tokens, stopped])
         if stopped_all:
             return None
         if not tokens_all:
-            raise DataError("the validation data holds no tokens", hint="Train with no validation.")
-        return Evaluation(loss=loss / tokens_all, samples=int(samples_all), tokens=int(tokens_all))
+            what = f"the validation data holds no {self._task.counts}"
+            raise DataError(what, hint="Train with no validation.")
+        own = [0.0] * self._task.num_sums if total is None else total.tolist()
+        sums = group.total(own)
+        return Evaluation(
+            loss=sums[0] / tokens_all,
+            samples=int(samples_all),
+            tokens=int(tokens_all),
+            figures=self._task.figures(sums),
+        )
 
-    def _batches(self) -> Iterator[Batch]:
+    def _batches(self) -> Iterator[Any]:
         for loader in self._loaders:
             loader.set_epoch(0)
             yield from loader

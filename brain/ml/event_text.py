@@ -19,6 +19,7 @@ class EventText:
         self._clock = clock
         self._said_at: float | None = None
         self._total: int | None = None
+        self._counts = "tokens"
 
     def line(self, event: str, fields: Mapping[str, Any]) -> str | None:
         """Return what the log says of an event; None for one that it leaves to metrics.jsonl."""
@@ -26,6 +27,7 @@ class EventText:
             return self._step(fields)
         if event == "start":
             self._total = fields.get("total_steps")
+            self._counts = fields.get("counts") or "tokens"
         say = LINES.get(event)
         return None if say is None else say(fields)
 
@@ -40,7 +42,7 @@ class EventText:
         return (
             f"step {fields.get('step')}{total} · epoch {fields.get('epoch') or 0:.2f}"
             f" · loss {_number(fields.get('loss'))} · lr {_number(fields.get('lr'))}"
-            f" · {rate:,.0f} tokens/s · data wait {wait:.0%}"
+            f" · {rate:,.0f} {self._counts}/s · data wait {wait:.0%}"
         )
 
 
@@ -57,10 +59,20 @@ def _start(fields: Mapping[str, Any]) -> str:
 
 
 def _eval(fields: Mapping[str, Any]) -> str:
-    loss = _number(fields.get("loss"))
-    return (
-        f"validation at step {fields.get('step')} · loss {loss} · {fields.get('samples')} samples"
+    figures = [f"loss {_number(fields.get('loss'))}", *figure_texts(fields)]
+    return " · ".join(
+        [f"validation at step {fields.get('step')}", *figures, f"{fields.get('samples')} samples"]
     )
+
+
+def figure_texts(evaluation: Mapping[str, Any]) -> list[str]:
+    """Return what an evaluation measured beside its loss, for people."""
+    shown = {"accuracy": "accuracy {:.1%}", "r2": "R² {:.3f}"}
+    return [
+        form.format(evaluation[name])
+        for name, form in shown.items()
+        if evaluation.get(name) is not None
+    ]
 
 
 def _checkpoint(fields: Mapping[str, Any]) -> str:

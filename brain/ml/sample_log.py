@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from brain.ml.process_group import ProcessGroup
+from brain.ml.record_source import RecordBatch
 from brain.ml.token_source import Batch
 
 FOLDER = "samples"
@@ -35,7 +36,7 @@ class SampleLog:
             with self._path.open("ab") as file:
                 file.write(b"\n")
 
-    def write(self, step: int, batches: Sequence[Batch]) -> None:
+    def write(self, step: int, batches: Sequence[Batch | RecordBatch]) -> None:
         """Note what a step was made of."""
         samples = [text for batch in batches for text in hashes(batch)]
         line = {"start": self._start, "step": step, "samples": samples}
@@ -92,8 +93,10 @@ def hash_of(tokens: Sequence[int]) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
-def hashes(batch: Batch) -> list[str]:
-    """Return the hash of each sample."""
+def hashes(batch: Batch | RecordBatch) -> list[str]:
+    """Return the hash of each sample: of its tokens, or of its record."""
+    if isinstance(batch, RecordBatch):
+        return list(batch.hashes)
     return [
         hash_of(row[: int(length)].tolist())
         for row, length in zip(batch.tokens_BT, batch.lengths_B, strict=True)

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from brain.ml.dataset_shards.shuffle_order import SPLIT_BYTES
-from brain.ml.dataset_shards.split_source import SplitView, StoreSource
+from brain.ml.dataset_shards.split_source import SplitView
 from brain.ml.dataset_shards.stream_config import bad_budget_of
-from brain.ml.dataset_shards.stream_dataset import StreamDataset
-from brain.ml.dataset_shards.stream_loader import StreamLoader
 from brain.ml.packing import PackedText, TokenRun, TokenSequences
+from brain.ml.streamed_source import StreamedSource
 from brain.ml.text_rule import TextRule, choose_text_rule, has_tokens
 from brain.ml.tokenizer import MAX_UINT16, Tokenizer
 from brain.ml.training_job import DataSource, TrainingJob
@@ -22,15 +21,12 @@ from tools_utilities.errors import DataNotFoundError
 from tools_utilities.folder_columns import find_folder_columns, open_table_split
 from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.scripts.dataset_discovery import group_objects
-from tools_utilities.scripts.s3_streaming_manager import StreamingManager
-from tools_utilities.shard_format import ReadOptions, Sample, require_format
+from tools_utilities.shard_format import Sample, require_format
 from tools_utilities.token_rows import TOKEN_COLUMNS
 
 TOKEN_FILE_FORMAT = "tokens"  # noqa: S105 - a format's name, not a secret
 PROBED_OBJECTS = 16
 """Objects looked into for a first record; the first ones may be empty."""
-SIZED_SPLITS = 4
-"""Splits opened to estimate the samples of an epoch."""
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +68,7 @@ def empty_batch(pad_id: int) -> Batch:
     return Batch(tokens_BT=tokens, lengths_B=torch.zeros(1, dtype=torch.int64))
 
 
-class TokenSource:
+class TokenSource(StreamedSource):
     """A shard group as token sequences."""
 
     def __init__(
@@ -84,70 +80,11 @@ class TokenSource:
             DataNotFoundError: there are no records.
             InputNeededError: no field, or several, could be the text.
         """
-        self.data = data
-        self._job = job
-        self.manager = StreamingManager.for_store(
-            data.store,
-            cache_dir=job.cache_dir,
-            cache_bytes=job.cache_bytes,
-            cache_policy=job.cache_policy,
-            concurrency=job.fetch_concurrency,
-            counts_dir=job.counts_dir,
-        )
-        self.options = ReadOptions(allow_nan=job.allow_nan, strict=job.strict, seq_len=job.seq_len)
+        super().__init__(job, data)
         self.view, self.about = self._choose_view(tokenizer)
-        prefetch: int | str = "auto" if job.prefetch is None else job.prefetch
-        self.stream = StreamDataset(
-            self.manager,
-            data.prefix,
-            stem=data.stem,
-            format_name=data.format,
-            shuffle=job.shuffle and training,
-            seed=job.seed if training else job.seed + 1,
-            prefetch=prefetch,
-            partition=job.partition if training else "round_robin",
-            partition_options=job.partition_options if training else None,
-            # Evaluation must see every sample once; ranks whose counts differ by one are no trouble.
-            equalize=job.equalize if training else "none",
-            max_drop=job.max_drop,
-            on_bad=job.on_bad,
-            bad_budget=job.bad_budget,
-            on_missing=job.on_missing,
-            allow_changed=job.allow_changed,
-            shuffle_bytes=job.shuffle_bytes,
-            options=self.options,
-            view=self.view,
-        )
         self.vocab_size = job.vocab_size or tokenizer.vocab_size
-
-    def loader(self, batch_size: int) -> StreamLoader:
-        """Return the loader of batches of `batch_size` sequences a rank."""
-        return StreamLoader(
-            self.stream,
-            batch_size,
-            num_workers=self._job.workers,
-            collate_fn=Collate(pad_id=self._job.pad_id, vocab_size=self.vocab_size),
-        )
-
-    def estimate_samples(self) -> int:
-        """Return about how many samples an epoch has; a pure function of the data.
-
-        A few splits spread over the data are opened, the others counted by their bytes. Counts that
-        were learned by earlier runs are left alone: the schedule must not depend on them.
-        """
-        table = self.stream.index.table
-        step = max(1, len(table) // SIZED_SPLITS)
-        numbers = range(0, len(table), step)[:SIZED_SPLITS]
-        source = StoreSource(self.manager, options=self.options, deserialize=None, view=self.view)
-        samples = bytes_opened = 0
-        for number in numbers:
-            opened = source.open_split(table, number)
-            samples += opened.num_samples
-            bytes_opened += table.split(number).num_bytes
-            opened.close()
-        if not bytes_opened:
-            return samples
-        return max(samples, round(int(table.num_bytes.sum()) * samples / bytes_opened))
+        self.collate = Collate(pad_id=job.pad_id, vocab_size=self.vocab_size)
+        self.open_stream(training=training)
 
     def _choose_view(self, tokenizer: Tokenizer) -> tuple[SplitView, str]:
         """Return how this data becomes sequences, and that in words."""

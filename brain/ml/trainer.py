@@ -14,7 +14,6 @@ import torch
 from brain.ml.checkpoint import Parts, TrainerState
 from brain.ml.checkpoint_place import CheckpointPlace
 from brain.ml.checkpoint_saver import CheckpointSaver
-from brain.ml.compute import loss_sum
 from brain.ml.evaluation import Evaluator
 from brain.ml.model_shape import ModelShape
 from brain.ml.optimizer import set_learning_rate
@@ -31,7 +30,7 @@ from brain.ml.schedule import (
 from brain.ml.session import Session
 from brain.ml.step_report import SUMMED, StepReport
 from brain.ml.stop_request import EXIT_CODES
-from brain.ml.token_source import Batch, empty_batch
+from brain.ml.task import Task
 from brain.ml.training_stream import TrainingStream
 from tools_utilities.activity import ACTIVITY
 from tools_utilities.errors import DataError, QuarkError, RunStoppedError
@@ -46,6 +45,7 @@ class TrainerStart(NamedTuple):
     precision: str
     progress: Progress
     length: RunLength
+    task: Task
     cut: bool = False
     """The weights are cut over the ranks (FSDP): every pass of the model is an exchange."""
 
@@ -78,7 +78,7 @@ class Trainer:
         self.parts, self.stream, self.evaluator = parts, stream, evaluator
         self.shape, self.precision = start.shape, start.precision
         self.progress, self.length = start.progress, start.length
-        self.cut = start.cut
+        self.cut, self.task = start.cut, start.task
         self.model: Any = (
             parts.model if self.cut else self.group.wrap(parts.model, parts.device.type)
         )
@@ -139,7 +139,7 @@ class Trainer:
             if reason is not None:
                 return reason
 
-    def _fetch(self) -> list[Batch]:
+    def _fetch(self) -> list[Any]:
         """Return this rank's micro-batches of the next step; none when stopped or without data."""
         try:
             with self.session.stop.interruptible():
@@ -150,12 +150,13 @@ class Trainer:
             self._failed = error  # `_agree` tells the other ranks, since all of them save
             return []
 
-    def _filled(self, batches: list[Batch]) -> list[Batch]:
+    def _filled(self, batches: list[Any]) -> list[Any]:
         """Return what to compute: at least one batch, and as many as the others where that is needed."""
         count = self.job.grad_accum if self.cut else 1
-        return [*batches, *[empty_batch(self.job.pad_id)] * (count - len(batches))]
+        lacking = range(count - len(batches))
+        return [*batches, *(self.task.idle_batch() for _ in lacking)]
 
-    def _agree(self, batches: list[Batch]) -> Agreed:
+    def _agree(self, batches: list[Any]) -> Agreed:
         stop = self.session.stop
         tokens, samples, failed, *asked = self.group.total(
             [
@@ -167,7 +168,7 @@ class Trainer:
         )
         return Agreed(int(tokens), int(samples), stop.settle(asked), failed > 0)
 
-    def _step(self, batches: list[Batch], agreed: Agreed, rate: float) -> tuple[float, float]:
+    def _step(self, batches: list[Any], agreed: Agreed, rate: float) -> tuple[float, float]:
         """Make one optimizer step; returns the mean loss over all ranks' targets and the gradient norm."""
         parts, job = self.parts, self.job
         set_learning_rate(parts.optimizer, rate)
@@ -176,7 +177,7 @@ class Trainer:
         total = torch.zeros((), dtype=torch.float64, device=parts.device)
         for number, batch in enumerate(batches, start=1):
             with self._gradients_meet(last=number == len(batches)):
-                loss = loss_sum(self.model, batch, self.precision, parts.device)
+                loss = self.task.loss_sum(self.model, batch, self.precision, parts.device)
                 parts.scaler.scale(loss * scale).backward()
             total += loss.detach().double()
         parts.scaler.unscale_(parts.optimizer)
@@ -257,9 +258,7 @@ class Trainer:
         progress.val_loss = found.loss
         progress.last_eval_step = progress.step
         progress.last_eval_seconds = progress.seconds
-        self.session.tell(
-            "eval", step=progress.step, loss=found.loss, samples=found.samples, tokens=found.tokens
-        )
+        self.session.tell("eval", step=progress.step, **found.event)
         return True
 
     def _save(self, *, again: bool = False) -> None:

@@ -50,6 +50,9 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     run_dir: str
     """Absolute folder of the run: job.yaml, plan.json, metrics.jsonl, log, checkpoints/."""
     model: str = "quark"
+    """A file of `brain/ml/models/`, or `package.module:build` for one's own."""
+    project_dir: str | None = None
+    """Folder that `package.module:build` is imported from."""
     layers: int = 4
 
     train: tuple[DataSource, ...]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brain.ml.dataset_shards.mixed_stream import MixedStream
-from brain.ml.token_source import TokenSource
+from brain.ml.streamed_source import StreamedSource
 
 _LOADS = {"p50": "p50", "p90": "p90", "p99": "p99", "p100": "max"}
 
@@ -18,7 +18,7 @@ class TrainingStream(MixedStream):
     """Steps of training data: `take` returns their micro-batches. All ranks make the same calls."""
 
     def __init__(
-        self, sources: Sequence[TokenSource], batch_size: int, *, stop: str = "all_exhausted"
+        self, sources: Sequence[StreamedSource], batch_size: int, *, stop: str = "all_exhausted"
     ) -> None:
         """`batch_size`: sequences of one micro-batch of this rank; `stop`: as of MixedStream."""
         loaders = [source.loader(batch_size) for source in sources]

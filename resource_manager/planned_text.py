@@ -1,0 +1,55 @@
+"""How the plan says that records become samples: text, ready tokens, or records as the model takes them."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from brain.ml.model_name import is_own
+from brain.ml.text_rule import choose_text_rule, has_tokens
+from brain.ml.training_job import TrainingJob
+from tools_utilities.errors import InputNeededError
+from tools_utilities.shard_format import Sample
+from tools_utilities.shard_formats.webdataset import KEY_FIELD
+
+
+class PlannedText(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known before anything is loaded."""
+
+    rule: str
+    """In words."""
+    mean_bytes: float = 0.0
+    """Of a record's text; 0: not known."""
+    samples: str = "sequences"
+    """What a sample is: `sequences` of text, `records`, or empty: only the model can tell."""
+
+
+def planned_text(job: TrainingJob, records: Sequence[Sample]) -> PlannedText:
+    """Return how the data of a job becomes samples, by a few decoded records.
+
+    Raises:
+        InputNeededError: no field, or several, could be the text, and the model is one of text.
+        UsageError: the named field is not in the records.
+    """
+    own = is_own(job.model)
+    try:
+        found = _text_of(job, records)
+    except InputNeededError:
+        if not own:
+            raise
+        return PlannedText(rule=f"records, by {job.model}", samples="records")
+    if not own:
+        return found
+    if found.rule == f"field {KEY_FIELD}":  # a name of WebDataset's, no content
+        return PlannedText(rule=f"records, by {job.model}", samples="records")
+    # Only running it could tell which of the two it takes.
+    return PlannedText(rule=f"{found.rule}, or records as {job.model} takes them", samples="")
+
+
+def _text_of(job: TrainingJob, records: Sequence[Sample]) -> PlannedText:
+    if not records:
+        return PlannedText(rule="no record was decoded")
+    if has_tokens(records[0]) and job.text_key is None and job.template is None:
+        return PlannedText(rule="tokens of the records (input_ids)")
+    rule = choose_text_rule(records[0], text_key=job.text_key, template=job.template)
+    lengths = [len(rule.text_of(record).encode("utf-8", "replace")) for record in records]
+    return PlannedText(rule=rule.description, mean_bytes=sum(lengths) / len(lengths))
