@@ -1,10 +1,41 @@
 """One entry of the cache as a reader holds it: mapped, and leased against eviction."""
 
 import mmap
+import os
+from collections import OrderedDict
 from pathlib import Path
 from threading import Lock
 
 from tools_utilities.file_locks import HeldFile
+
+_CHECKED_KEPT = 16_384
+
+
+class CheckedFiles:
+    """Which files' contents this process has checked, by name; a file that was changed is another.
+
+    Of very many the last opened are known: to check one again is cheaper than to remember all.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
+        self._lock = Lock()
+
+    def add(self, name: str, status: os.stat_result) -> None:
+        """Note a file as it was when its content was right."""
+        with self._lock:
+            self._known[name] = _version(status)
+            self._known.move_to_end(name)
+            if len(self._known) > _CHECKED_KEPT:
+                self._known.popitem(last=False)
+
+    def has(self, name: str, status: os.stat_result) -> bool:
+        """Tell whether it has been checked and is still the same."""
+        return self._known.get(name) == _version(status)
+
+
+def _version(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class LentFile:

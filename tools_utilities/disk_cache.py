@@ -28,7 +28,7 @@ from tools_utilities.cache_ledger import (
     locked_ledger,
     parse_entry,
 )
-from tools_utilities.cached_file import CachedFile, LentFile
+from tools_utilities.cached_file import CachedFile, CheckedFiles, LentFile
 from tools_utilities.checksum import crc32c, decode_crc32c
 from tools_utilities.disk_space import DiskSpace, RealDisk, is_no_room
 from tools_utilities.eviction import EVICTION_POLICIES, NEVER
@@ -126,7 +126,7 @@ class DiskCache:
         self._modes = self.create()
         self._order = UseOrder(self._layout.order, self._modes, budget_bytes)
         self._order_lock = Lock()
-        self._checked: dict[str, tuple[int, int, int]] = {}
+        self._checked = CheckedFiles()
         self._lent: dict[str, tuple[EntryId, LentFile, Path]] = {}
         """By digest: what is verified and not published yet."""
         self._lent_lock = Lock()
@@ -181,18 +181,12 @@ class DiskCache:
             self._set_aside(file, path, "its size or checksum is not the object's")
             return None
         found = CachedFile(file, path, num_bytes)
-        if self._is_checked(path.name, status) or crc32c(found.view) == promised:
-            self._note_checked(path.name, status)
+        if self._checked.has(path.name, status) or crc32c(found.view) == promised:
+            self._checked.add(path.name, status)
             _touch(file.fd, status)
             return found
         self._set_aside(file, path, "its content has changed since it was written")
         return None
-
-    def _is_checked(self, name: str, status: os.stat_result) -> bool:
-        return self._checked.get(name) == (status.st_ino, status.st_size, status.st_mtime_ns)
-
-    def _note_checked(self, name: str, status: os.stat_result) -> None:
-        self._checked[name] = (status.st_ino, status.st_size, status.st_mtime_ns)
 
     def _set_aside(self, file: HeldFile, path: Path, reason: str) -> None:
         """Move a bad entry away, once: whoever comes second may find a good one of that name."""
@@ -284,7 +278,7 @@ class DiskCache:
             ledger.add(-replaced)
         sync_folder(path.parent)
         file.try_lock(exclusive=False)
-        self._note_checked(path.name, os.fstat(file.fd))
+        self._checked.add(path.name, os.fstat(file.fd))
         return CachedFile(self._end_lending(reservation), path, entry.size_bytes)
 
     def discard(self, reservation: Reservation) -> None:

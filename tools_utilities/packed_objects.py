@@ -41,8 +41,10 @@ class PackedObjects(Sequence[ObjectInfo]):
 
     @property
     def size_bytes(self) -> npt.NDArray[np.int64]:
-        """Bytes of every object."""
-        return np.array(self._sizes, np.int64)
+        """Bytes of every object; the memory is shared, so it cannot be written to."""
+        sizes = np.frombuffer(self._sizes, np.int64) if self._sizes else np.zeros(0, np.int64)
+        sizes.flags.writeable = False
+        return sizes
 
     def __len__(self) -> int:
         return len(self._sizes)

@@ -32,6 +32,8 @@ from tools_utilities.uncached_bytes import MemoryPool, RangedShardBytes
 from tools_utilities.use_plan import MAX_PLANNED, Places, UsePlan
 
 _LOGGER = logging.getLogger(__name__)
+_ENTRIES_KEPT = 8192
+"""Identities that need not be hashed again; nothing is kept of every object of a dataset."""
 _TURN_SECONDS = 300.0
 _FIRST_PAUSE_SECONDS = 0.001
 _LONGEST_PAUSE_SECONDS = 0.05
@@ -154,6 +156,8 @@ class ShardReader:
         if self._endpoint_id is None:
             self._endpoint_id = self.store.endpoint_id
         entry = entry_id(self._endpoint_id, info)
+        if len(self._entries) >= _ENTRIES_KEPT:
+            self._entries.clear()
         self._entries[info.key] = (info, entry)
         return entry
 

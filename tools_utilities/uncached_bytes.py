@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from threading import Lock
+from threading import Lock, RLock
 
 from tools_utilities.object_store import ObjectInfo
 
@@ -13,6 +13,7 @@ _WINDOWS_KEPT = 2
 _LARGEST_SHARE = 4
 _ENTRY_BYTES = 640
 """What an object in the pool takes beside its own bytes; counts, since objects may be tiny."""
+MOST_UNUSED = 16_384
 
 
 class RangedShardBytes:
@@ -73,13 +74,19 @@ class _Pooled:
 
 
 class MemoryPool:
-    """Whole objects, verified, within a byte budget; unused ones stay until room is needed."""
+    """Whole objects, verified, within a byte budget; unused ones stay until room is needed.
+
+    Of tiny objects at most `MOST_UNUSED` stay: a budget full of them would be a hundred thousand.
+    """
 
     def __init__(self, budget_bytes: int) -> None:
         self._budget_bytes = budget_bytes
         self._used_bytes = 0
-        self._lock = Lock()
-        self._objects: OrderedDict[ObjectInfo, _Pooled] = OrderedDict()
+        # Shards are closed where they are collected too, which may be within any line below.
+        self._lock = RLock()
+        self._objects: dict[ObjectInfo, _Pooled] = {}
+        self._unused: OrderedDict[ObjectInfo, None] = OrderedDict()
+        """Those without users, the last used at the end."""
 
     def open(
         self, info: ObjectInfo, load: Callable[[ObjectInfo], bytes | bytearray]
@@ -99,42 +106,44 @@ class MemoryPool:
 
     def _take(self, info: ObjectInfo) -> _Pooled | None:
         with self._lock:
-            held = self._objects.pop(info, None)
+            held = self._objects.get(info)
             if held is None:
                 if info.size_bytes * _LARGEST_SHARE > self._budget_bytes:
                     return None
-                held = _Pooled(info.size_bytes + _ENTRY_BYTES)
-                if not self._make_room(held.num_bytes):
+                num_bytes = info.size_bytes + _ENTRY_BYTES
+                if not self._make_room(num_bytes):
                     return None
-                self._used_bytes += held.num_bytes
-            self._objects[info] = held
+                held = self._objects[info] = _Pooled(num_bytes)
+                self._used_bytes += num_bytes
+            self._unused.pop(info, None)
             held.users += 1
             return held
 
     def _make_room(self, num_bytes: int) -> bool:
-        # No copy of the pool: of tiny objects it may hold a hundred thousand.
-        excess, unused = self._used_bytes + num_bytes - self._budget_bytes, list[ObjectInfo]()
-        for info, held in self._objects.items() if excess > 0 else ():
-            if held.users == 0:
-                unused.append(info)
-                excess -= held.num_bytes
-                if excess <= 0:
-                    break
-        for info in unused:
-            self._used_bytes -= self._objects.pop(info).num_bytes
-        return excess <= 0
+        while self._used_bytes + num_bytes > self._budget_bytes and self._unused:
+            self._forget_oldest()
+        return self._used_bytes + num_bytes <= self._budget_bytes
+
+    def _forget_oldest(self) -> None:
+        info, _ = self._unused.popitem(last=False)
+        self._used_bytes -= self._objects.pop(info).num_bytes
 
     def _drop(self, info: ObjectInfo, held: _Pooled) -> None:
+        """Take back what could not be loaded."""
         with self._lock:
             held.users -= 1
             if held.users == 0 and self._objects.get(info) is held:
                 del self._objects[info]
                 self._used_bytes -= held.num_bytes
 
-    def release(self, held: _Pooled) -> None:
+    def release(self, info: ObjectInfo, held: _Pooled) -> None:
         """Say that one user is done."""
         with self._lock:
             held.users -= 1
+            if held.users == 0 and self._objects.get(info) is held:
+                self._unused[info] = None
+                while len(self._unused) > MOST_UNUSED:
+                    self._forget_oldest()
 
 
 class PooledShardBytes:
@@ -157,7 +166,7 @@ class PooledShardBytes:
         held, self._held = self._held, None
         if held is not None:
             self._view = memoryview(b"")
-            self._pool.release(held)
+            self._pool.release(self.info, held)
 
     def __del__(self) -> None:
         self.close()

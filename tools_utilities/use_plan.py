@@ -5,12 +5,15 @@ this process needs, to evict what it needs last. Places in an epoch are counted 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
 
 MAX_PLANNED = 100_000
 """Objects; past that only what comes next is known, and the rest goes by last use."""
+_PASSED_KEPT = 16_384
+"""Uses that are remembered as they were told; past that they are counted, eviction or none."""
 Places = npt.NDArray[np.int64]
 
 LATER = 1 << 24
@@ -21,7 +24,7 @@ before it began."""
 
 
 class UsePlan:
-    """An epoch's uses; costs nothing before the first eviction."""
+    """An epoch's uses; costs nothing before the first eviction, or many uses. Threads may share it."""
 
     def __init__(
         self, digests: Callable[[], Sequence[str | None]], uses: Callable[[], Sequence[Places]]
@@ -36,21 +39,24 @@ class UsePlan:
         self._numbers: Mapping[str, int] | None = None
         self._starts = self._places = self._following = self._used = np.zeros(0, np.int64)
         self._passed: list[str] = []
+        self._lock = Lock()
         self._place = -1
         """The latest use of all so far."""
 
     def passed(self, digest: str) -> None:
         """Note that an object is being read now."""
         self._passed.append(digest)
+        if len(self._passed) >= _PASSED_KEPT:
+            with self._lock:
+                self._prepare()
 
     def next_uses(self) -> dict[str, int]:
         """Return digest → place of its next use, after everything that was announced."""
-        if self._numbers is None:
-            found = enumerate(self._digests())
-            self._numbers = {digest: number for number, digest in found if digest is not None}
-            self._starts, self._places, self._following = self._uses()
-            self._used = np.zeros(len(self._following), np.int64)
-        self._count_passed(self._numbers)
+        with self._lock:
+            return self._next_uses()
+
+    def _next_uses(self) -> dict[str, int]:
+        numbers = self._prepare()
         owners = np.repeat(np.arange(len(self._following)), np.diff(self._starts))
         span = len(self._places) + 1
         # The first place of each object that is not long past, and of those the first not used.
@@ -60,7 +66,17 @@ class UsePlan:
         again = found_at < self._starts[1:]
         needed = span + self._following
         needed[again] = self._places[found_at[again]]
-        return {digest: LATER + int(needed[number]) for digest, number in self._numbers.items()}
+        return {digest: LATER + int(needed[number]) for digest, number in numbers.items()}
+
+    def _prepare(self) -> Mapping[str, int]:
+        """Look at the uses, the first time; count those that are over."""
+        if self._numbers is None:
+            found = enumerate(self._digests())
+            self._numbers = {digest: number for number, digest in found if digest is not None}
+            self._starts, self._places, self._following = self._uses()
+            self._used = np.zeros(len(self._following), np.int64)
+        self._count_passed(self._numbers)
+        return self._numbers
 
     def _count_passed(self, numbers: Mapping[str, int]) -> None:
         passed, self._passed = self._passed, []

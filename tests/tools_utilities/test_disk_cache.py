@@ -21,6 +21,7 @@ from tests.cache_parts import (
     lease,
     store,
 )
+from tools_utilities.cached_file import CheckedFiles
 from tools_utilities.checksum import crc32c, encode_crc32c
 from tools_utilities.disk_cache import DiskCache, entry_id
 from tools_utilities.file_locks import HeldFile
@@ -306,3 +307,16 @@ def test_whoever_finds_a_bad_entry_second_leaves_the_good_one_that_took_its_plac
     cache._set_aside(late, entry, "bad")
     assert cache.num_quarantined == 0
     assert has(DiskCache(tmp_path, 10 * MB), "k")
+
+
+def test_of_very_many_checked_files_the_last_opened_are_known(tmp_path):
+    checked, status = CheckedFiles(), tmp_path.stat()
+    for number in range(20_000):
+        checked.add(str(number), status)
+        checked.add("first", status)
+    assert checked.has("19999", status)
+    assert checked.has("first", status)
+    assert not checked.has("0", status)
+    assert sys.getsizeof(checked._known) < 4_000_000
+    (tmp_path / "more").mkdir()
+    assert not checked.has("first", tmp_path.stat())

@@ -8,6 +8,7 @@ from tools_utilities.fetch import Fetcher
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.shard_reader import ShardReader
 from tools_utilities.stream_statistics import StreamStatistics
+from tools_utilities.uncached_bytes import MOST_UNUSED, MemoryPool
 
 # Without a cache, and objects that do not fit.
 
@@ -98,3 +99,35 @@ def test_windows_grow_only_where_reading_goes_on():
     asked.clear()
     assert along.read(3, 6 << 20) == data[3 : 6 << 20]
     assert asked == [(3, 6 << 20)]
+
+
+def test_what_is_unused_goes_first_out_first_and_of_tiny_objects_few_stay():
+    asked: list[str] = []
+
+    def load(info) -> bytes:
+        asked.append(info.key)
+        return b"x"
+
+    pool = MemoryPool(1 << 30)
+    infos = [ObjectInfo(key=str(number), size_bytes=1) for number in range(MOST_UNUSED + 10)]
+    held = pool.open(infos[0], load)
+    for info in infos:
+        shard = pool.open(info, load)
+        assert shard is not None
+        shard.close()
+    assert len(pool._objects) == MOST_UNUSED + 1
+    for info in (infos[0], infos[-1], infos[10]):  # in use, new, and the oldest that is left
+        assert pool.open(info, load) is not None
+    assert len(asked) == len(infos)
+    assert pool.open(infos[9], load) is not None
+    assert asked[-1] == "9"
+    assert held is not None
+    assert bytes(held.read(0, 1)) == b"x"
+
+
+def test_an_object_that_is_collected_within_the_pool_frees_its_room():
+    pool = MemoryPool(10_000)
+    shard = pool.open(ObjectInfo(key="k", size_bytes=1), lambda _: b"x")
+    with pool._lock:  # a collection may come in any line that holds it
+        del shard
+    assert [held.users for held in pool._objects.values()] == [0]

@@ -55,3 +55,13 @@ def test_nothing_is_computed_before_it_is_needed():
     assert set(plan.next_uses()) == {"a", "c", "d"}
     assert plan.next_uses()
     assert asked == [1]
+
+
+def test_of_many_uses_a_count_is_kept_and_no_list():
+    plan = UsePlan(lambda: ["a", "b", "c", "d"], lambda: USES)
+    plan.passed("b")
+    for _ in range(20_000):
+        plan.passed("stranger")
+    assert len(plan._passed) < 20_000
+    plan.passed("a")
+    assert order_of(plan) == ["c", "d", "a", "b"]

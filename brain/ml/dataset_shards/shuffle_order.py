@@ -121,18 +121,30 @@ def deal_order(object_of: Indices, object_bytes: Indices, seed: int, epoch: int)
         return np.zeros(0, np.int64)
     sizes = np.maximum(1, object_bytes)
     total, spread = int(sizes.sum()), spread_bytes(sizes)
+    middles = _middles(sizes, seed, epoch)
+    lengths = np.full(len(sizes), float(min(spread, total)))
+    if epoch == 0:
+        lengths = np.minimum(lengths, middles + (FIRST_OBJECTS - 0.5) * total / len(sizes))
+    # In place from here: there may be millions of splits, and this is the most that an index takes.
+    # 53 bits: a float of each is exact, and so are all sums and products the same everywhere.
+    places = (keyed_bits(len(object_of), "splits", seed, epoch) >> np.uint64(11)) / 2.0**53
+    places -= 0.5
+    places *= lengths[object_of]
+    places += middles[object_of]
+    np.abs(places, out=places)
+    # What lies beyond an end is turned back, so that as much lies at the ends as anywhere.
+    beyond = places > total
+    places[beyond] = 2.0 * total - places[beyond]
+    return np.argsort(places, kind="stable")
+
+
+def _middles(sizes: Indices, seed: int, epoch: int) -> npt.NDArray[np.float64]:
+    """Return where the middle of each object lies when they are laid end to end in their order."""
     order = _object_order(sizes, seed, epoch)
     ends = np.cumsum(sizes[order])
     middles = np.empty(len(sizes), np.float64)
     middles[order] = ends - sizes[order] / 2
-    lengths = np.full(len(sizes), float(min(spread, total)))
-    if epoch == 0:
-        lengths = np.minimum(lengths, middles + (FIRST_OBJECTS - 0.5) * total / len(sizes))
-    # 53 bits: a float of each is exact, and so are all sums and products the same everywhere.
-    chances = (keyed_bits(len(object_of), "splits", seed, epoch) >> np.uint64(11)) / 2.0**53
-    places = np.abs(middles[object_of] + lengths[object_of] * (chances - 0.5))
-    # What lies beyond an end is turned back, so that as much lies at the ends as anywhere.
-    return np.argsort(np.where(places > total, 2.0 * total - places, places), kind="stable")
+    return middles
 
 
 def spread_bytes(sizes: Indices) -> int:
@@ -145,7 +157,7 @@ def spread_bytes(sizes: Indices) -> int:
 def _object_order(sizes: Indices, seed: int, epoch: int) -> Indices:
     """Return the objects in their order; it ends with those that the next epoch begins with."""
     shuffled = keyed_permutation(len(sizes), "objects", seed, epoch)
-    part = np.ones(len(sizes), np.int64)
+    part = np.ones(len(sizes), np.int8)
     if epoch:
         part[_border(sizes, seed, epoch - 1)] = 0
     part[_border(sizes, seed, epoch)] = 2

@@ -24,18 +24,16 @@ class SplitTable:
     def __init__(self, objects: Sequence[ObjectInfo], splits: Iterable[Sequence[Split]]) -> None:
         """Lay out the i-th of `splits`, which are those of `objects[i]`; they are not kept."""
         self.objects = objects if isinstance(objects, PackedObjects) else PackedObjects(objects)
-        lengths, rows = array("q"), array("q")
+        lengths, columns = array("q"), [array("q") for _ in range(4)]
         for group in splits:
             lengths.append(len(group))
             for split in group:
                 samples = -1 if split.num_samples is None else split.num_samples
-                rows.extend((split.start, split.end, split.num_bytes, samples))
-        columns = np.array(rows, np.int64).reshape(-1, 4)
-        self.object_of: Indices = np.repeat(np.arange(len(lengths)), np.array(lengths, np.int64))
-        self.starts: Indices = columns[:, 0].copy()
-        self.ends: Indices = columns[:, 1].copy()
-        self.num_bytes: Indices = columns[:, 2].copy()
-        self.num_samples: Indices = columns[:, 3].copy()
+                row = (split.start, split.end, split.num_bytes, samples)
+                for column, value in zip(columns, row, strict=True):
+                    column.append(value)
+        self.object_of: Indices = np.repeat(np.arange(len(lengths)), _as_numbers(lengths))
+        self.starts, self.ends, self.num_bytes, self.num_samples = map(_as_numbers, columns)
         self.folder_columns: tuple[tuple[str, str], ...] = ()
         """Columns that `name=value` folders give the samples below them."""
 
@@ -79,6 +77,11 @@ class SplitTable:
         for column in (self.object_of, self.starts, self.ends):
             order.update(column.astype("<i8").tobytes())
         return order.hexdigest()[:32], change.hexdigest()[:32]
+
+
+def _as_numbers(values: "array[int]") -> Indices:
+    """Return the same memory as numbers: of a million splits there are no two copies."""
+    return np.frombuffer(values, np.int64) if values else np.zeros(0, np.int64)
 
 
 def relative_key(key: str, folder: str) -> str:
