@@ -10,6 +10,7 @@ from brain.ml.dataset_shards.epoch_plan import EpochStart
 from brain.ml.dataset_shards.epoch_reader import EpochReader
 from brain.ml.dataset_shards.share import Share
 from brain.ml.dataset_shards.stream_dataset import StreamDataset
+from tests.brain.loader_simulation import as_worker
 from tests.brain.stream_data import ids, memory_manager, read_positions
 
 SIZES = [3, 0, 5, 1, 7, 2, 4, 6, 1, 9] * 6
@@ -211,3 +212,22 @@ def test_with_known_counts_the_first_batch_is_asked_for_before_anything_else(pos
     shape = stream.index.shape
     assert len(manager.ahead[0]) <= shape.num_lanes * (shape.num_window_splits if position else 1)
     assert len(manager.ahead) > 1
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_without_a_batch_size_workers_read_once_in_an_order_of_their_own_and_say_so(
+    batch_size, caplog
+):
+    manager, parts, kept = memory_manager([20, 20]), [list[int]() for _ in range(3)], list[int]()
+    whole = ids(StreamDataset(manager, "data/x/"))
+    for number, part in enumerate(parts):
+        stream = StreamDataset(manager, "data/x/", batch_size=batch_size)
+        with as_worker(number, 3, stream):
+            part += ids(stream)
+    assert sorted(sum(parts, kept)) == list(range(40))
+    # Batches of four by turns, as a DataLoader takes them.
+    starts = range(0, max(map(len, parts)), 4)
+    delivered = [number for start in starts for part in parts for number in part[start : start + 4]]
+    warned = [record for record in caplog.records if "has no batch_size" in record.message]
+    assert (delivered == whole) is (batch_size is not None)
+    assert len(warned) == (batch_size is None)

@@ -53,6 +53,21 @@ def counts_folder(manager: Any, data_folder: str) -> Path | None:
     return None if inside else folder
 
 
+def encode_counts(counts: Indices) -> bytes:
+    """Return counts as a file holds them."""
+    body = counts.astype("<i8").tobytes()
+    return _MAGIC + zlib.crc32(body).to_bytes(4, "little") + body
+
+
+def decode_counts(data: bytes, num_splits: int) -> Indices | None:
+    """Return the counts that a file holds; None: it is damaged, or of something else."""
+    head, body = data[: len(_MAGIC) + 4], data[len(_MAGIC) + 4 :]
+    intact = head == _MAGIC + zlib.crc32(body).to_bytes(4, "little")
+    if not intact or len(body) != 8 * num_splits:
+        return None
+    return np.frombuffer(body, "<i8").astype(np.int64)
+
+
 class CountFile:
     """The counts of one dataset's splits."""
 
@@ -68,12 +83,10 @@ class CountFile:
             data = self._counts.read_bytes()
         except OSError:
             return None
-        head, body = data[: len(_MAGIC) + 4], data[len(_MAGIC) + 4 :]
-        intact = head == _MAGIC + zlib.crc32(body).to_bytes(4, "little")
-        if not intact or len(body) != 8 * num_splits:
+        counts = decode_counts(data, num_splits)
+        if counts is None:
             logger.debug("%s is damaged and left aside", self._counts)
-            return None
-        return np.frombuffer(body, "<i8").astype(np.int64)
+        return counts
 
     def save(self, counts: Indices) -> None:
         """Add what is known now to what was saved."""
@@ -81,8 +94,7 @@ class CountFile:
         merged = counts if saved is None else np.where(counts >= 0, counts, saved)
         if saved is not None and bool((merged == saved).all()):
             return
-        body = merged.astype("<i8").tobytes()
-        write_whole(self._counts, _MAGIC + zlib.crc32(body).to_bytes(4, "little") + body)
+        write_whole(self._counts, encode_counts(merged))
 
     def save_listing(self, objects: Iterable[ListedObject]) -> None:
         """Keep a listing, once."""

@@ -12,7 +12,8 @@ import numpy as np
 from brain.ml.dataset_shards.counting_bar import CountingBar
 from brain.ml.dataset_shards.open_ahead import OpenAhead
 from brain.ml.dataset_shards.place import Place, gather
-from brain.ml.dataset_shards.split_source import SplitSource
+from brain.ml.dataset_shards.shared_counts import SharedCounts
+from brain.ml.dataset_shards.split_source import ShardReader, SplitSource
 from brain.ml.dataset_shards.stream_index import StreamIndex
 from tools_utilities.errors import ChangedError, ObjectNotFoundError, QuarkError, RecordError
 
@@ -44,15 +45,26 @@ def agree(outcome: StreamIndex | QuarkError, place: Place) -> StreamIndex:
     return index
 
 
-def count_together(index: StreamIndex, source: SplitSource, place: Place) -> None:
+def count_together(
+    index: StreamIndex, source: SplitSource, place: Place, manager: ShardReader | None = None
+) -> None:
     """Fill in every count of the index; a collective that all ranks must join.
+
+    What one rank knows, all do. Then rank 0 looks whether an earlier run has left counts in the
+    manager's store; those of a pass are left there.
 
     Raises:
         QuarkError: a split could not be opened on one of the ranks.
     """
-    known = [bool(np.all(np.asarray(value) >= 0)) for value in gather(index.counts, place)]
-    if all(known):
+    gathered = [np.asarray(counts) for counts in gather(index.counts, place)]
+    if all(bool((counts >= 0).all()) for counts in gathered):
         return
+    index.counts[:] = np.maximum.reduce(gathered)
+    shared = None if manager is None else SharedCounts(manager.store, index)
+    if shared is not None and bool((index.counts < 0).any()):
+        found = gather(shared.load() if place.rank == 0 else None, place)[0]
+        if isinstance(found, np.ndarray):
+            index.counts[:] = np.maximum(index.counts, found)
     unknown = (index.counts < 0).nonzero()[0]
     own = unknown[index.table.object_of[unknown] % place.world_size == place.rank]
     try:
@@ -69,6 +81,8 @@ def count_together(index: StreamIndex, source: SplitSource, place: Place) -> Non
             numbers, counts = found
             index.counts[numbers] = counts
     index.save_counts()
+    if shared is not None and place.rank == 0 and bool((index.counts[unknown] >= 0).any()):
+        shared.save(index.counts)
 
 
 def count_alone(index: StreamIndex, source: SplitSource) -> None:

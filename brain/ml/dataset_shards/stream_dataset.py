@@ -241,7 +241,7 @@ class StreamDataset(IterableDataset[Any]):
             except QuarkError as error:
                 outcome = error
             self._index = agree(outcome, place)
-            count_together(self._index, self._source, place)
+            count_together(self._index, self._source, place, self._manager)
         self._agreed = True
         index = self._own_index()
         self._partitions.prepare(index, self._source, place)
