@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Compiled once, not by each of the many processes that the tests start.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test nightly lint bench clean
 
@@ -10,7 +12,7 @@ demo: $(STAMP)
 	$(BIN)/quark demo --yes
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -m "not gpu and not network and not nightly"
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not gpu and not network and not nightly"
 
 nightly: $(STAMP)
 	$(BIN)/python -m pytest -m "nightly and not gpu and not network" --timeout=7200
