@@ -36,6 +36,7 @@ TRAIN_SLOTS: Final = frozenset(
         "precision",
         "seq_len",
         "seed",
+        "parameters",
         "device",
         "gpus",
         "nodes",
@@ -57,7 +58,7 @@ TRAIN_SLOTS: Final = frozenset(
         "detach",
     ]
 )
-RESUME_SLOTS: Final = (TRAIN_SLOTS - {"data", "model", "weights", "init_from"}) | {
+RESUME_SLOTS: Final = (TRAIN_SLOTS - {"data", "model", "parameters", "weights", "init_from"}) | {
     "run",
     "from_step",
 }

@@ -219,6 +219,9 @@ def take_model(work: Work) -> None:
         return
     for end in sorted(work.verb_ends):
         at = work.next_word(end)
+        size = work.piece_at(at)
+        if size is not None and size.slots.keys() == {"parameters"} and work.straight(end - 1, at):
+            end, at = size.end, work.next_word(size.end)  # `train a 10M parameter quark`
         if at >= len(work.tokens) or not work.free(at) or not work.straight(end - 1, at):
             continue
         names_run = work.tokens[end - 1].norm == "run" and "run" in work.intents[work.intent].slots
@@ -248,7 +251,7 @@ def _model_value(work: Work, at: int) -> tuple[str, dict[str, object]] | None:
 
 def _is_named_model(text: str) -> bool:
     rest = text[len("hf:") :]
-    if text.lower().startswith("hf:") and not rest.startswith("/"):
+    if text.lower().startswith("hf:") and not rest.startswith("//"):
         return bool(rest) and rest.isascii()
     return is_function(text)
 

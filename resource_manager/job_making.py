@@ -33,7 +33,7 @@ from resource_manager.plan import (
     shuffle_warnings,
     steps_of,
 )
-from resource_manager.planned_text import planned_text
+from resource_manager.planned_text import end_warnings, planned_text
 from resource_manager.runs import check_run_name, list_runs, new_run_name, out_dir_of
 from resource_manager.training_request import TrainingRequest
 from tools_utilities.cache_folder import COUNTS_FOLDER
@@ -167,6 +167,7 @@ def make_plan(
         *request_warnings(job, planned),
         *shuffle_warnings(planned),
         *schema_warnings(planned, strict=job.strict),
+        *end_warnings(job, text.samples),
         *cache_warnings(job.cache_dir, filesystem),
         *settings.warnings,
     ]

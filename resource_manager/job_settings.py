@@ -3,6 +3,8 @@
 from typing import Any
 
 from brain.ml.dataset_shards.partition_strategy import find_strategy
+from brain.ml.model_shape import layers_for
+from brain.ml.tokenizer import BYTES, FileTokenizer, load_tokenizer
 from brain.ml.training_job import Every, TrainingJob
 from resource_manager.plan import PlannedSetting
 from tools_utilities.errors import UsageError
@@ -38,6 +40,9 @@ def job_fields(settings: Settings) -> dict[str, Any]:
         every = settings.value(name)
         fields[name] = Every(**every) if every else None
     fields["resume"] = "auto" if settings.value("resume") == "auto" else None
+    fields["tokenizer"], fields["eos_id"] = _tokenizer(settings)
+    fields["token_ends"] = settings.is_set("eos_id")
+    fields["layers"] = _layers(settings, fields["tokenizer"])
     fields["partition_options"] = _partition_options(settings)
     _refuse_rented(settings)
     find_strategy(settings.value("partition"))  # `adaptive` is not for training
@@ -68,6 +73,38 @@ def _epochs(settings: Settings) -> float | None:
         return float(epochs)
     # One pass, unless another stop rule was asked for.
     return None if any(settings.value(rule) is not None for rule in STOP_RULES) else 1.0
+
+
+def _tokenizer(settings: Settings) -> tuple[str, int]:
+    """Return the tokenizer, a file as an absolute path, and the token that ends a document."""
+    name, end_id = str(settings.value("tokenizer")), int(settings.value("eos_id"))
+    if name == BYTES:
+        return name, end_id
+    path = settings.path("tokenizer")
+    tokenizer = load_tokenizer(str(path))
+    own = tokenizer.end_id if isinstance(tokenizer, FileTokenizer) else None
+    return str(path), end_id if settings.is_set("eos_id") or own is None else own
+
+
+def _layers(settings: Settings, tokenizer: str) -> int:
+    """Return the size dial, from the number of parameters where that was said closer to the command.
+
+    Raises:
+        UsageError: both were said, one as close as the other.
+    """
+    layers, parameters = int(settings.value("layers")), settings.value("parameters")
+    if parameters is None:
+        return layers
+    nearer = settings.nearer("parameters", "layers")
+    if nearer is None:
+        raise UsageError(
+            f"layers={layers} and parameters={parameters}: one of them sizes the model",
+            hint="Leave one of them out.",
+        )
+    if nearer == "layers":
+        return layers
+    vocab_size = max(int(settings.value("vocab_size") or 0), load_tokenizer(tokenizer).vocab_size)
+    return layers_for(int(parameters), vocab_size, int(settings.value("seq_len")))
 
 
 def _batch_size(settings: Settings) -> int:

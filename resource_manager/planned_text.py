@@ -6,6 +6,7 @@ import msgspec
 
 from brain.ml.model_name import is_own
 from brain.ml.text_rule import choose_text_rule, has_tokens
+from brain.ml.tokenizer import BYTES, FileTokenizer, load_tokenizer
 from brain.ml.training_job import TrainingJob
 from tools_utilities.errors import InputNeededError
 from tools_utilities.shard_format import Sample
@@ -43,6 +44,22 @@ def planned_text(job: TrainingJob, records: Sequence[Sample]) -> PlannedText:
         return PlannedText(rule=f"records, by {job.model}", samples="records")
     # Only running it could tell which of the two it takes.
     return PlannedText(rule=f"{found.rule}, or records as {job.model} takes them", samples="")
+
+
+def end_warnings(job: TrainingJob, samples: str) -> list[str]:
+    """Return a warning where text would be ended by a token that nobody has named as its end."""
+    if job.tokenizer == BYTES or job.token_ends or samples == "records":
+        return []
+    tokenizer = load_tokenizer(job.tokenizer)
+    if not isinstance(tokenizer, FileTokenizer) or tokenizer.end_id is not None:
+        return []
+    ended_by = f"eos_id={job.eos_id}, its {tokenizer.name_of(job.eos_id)!r}"
+    return [
+        (
+            f"tokenizer={job.tokenizer} has no end token of a usual name: {ended_by} would end the"
+            " documents; say eos_id="
+        )
+    ]
 
 
 def _text_of(job: TrainingJob, records: Sequence[Sample]) -> PlannedText:

@@ -72,6 +72,8 @@ def repeated_settings(settings: Settings, job: TrainingJob, info: RunInfo) -> Se
     for name, value in kept.items():
         values[name] = value
         sources[name] = f"run {info.name}" if _is_own(name, value) else "default"
+    if job.token_ends:
+        sources["eos_id"] = f"run {info.name}"  # said, though it is what it would be anyway
 
     def base_of(name: str) -> float | None:
         if name == "epochs" and job.epochs is None:

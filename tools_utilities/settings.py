@@ -83,6 +83,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """Tell whether somebody gave the value."""
         return not self.source(name).startswith(DEFAULT)
 
+    def nearer(self, one: str, other: str) -> str | None:
+        """Return which of two settings was said closer to the command; None: neither."""
+        ranks = {name: _rank(self.source(name)) for name in (one, other)}
+        return None if ranks[one] == ranks[other] else min(ranks, key=lambda name: ranks[name])
+
     def non_defaults(self) -> list[tuple[str, Any, str]]:
         """Return (name, value, source) of every setting that somebody gave, in table order."""
         names = [key.name for key in SETTING_KEYS if self.is_set(key.name)]

@@ -80,19 +80,25 @@ def loss_sum(
     precision: str,
     device: torch.device,
     loss: Callable[[Any, Any], Tensor] | None = None,
+    *,
+    apart: bool = False,
 ) -> Tensor:
     """Return the summed loss of a batch's targets; padding does not count.
 
     `loss` gets (logits_NV, targets_N) of the targets that count and returns their mean, or a value for
-    each; None: cross-entropy, in nats.
+    each; None: cross-entropy, in nats. `apart`: the model takes documents_BT and keeps them apart.
     """
+    documents_BT = documents_of(batch) if apart else None
     tokens_BT = batch.tokens_BT.to(device=device, dtype=torch.int64, non_blocking=True)
     lengths_B = batch.lengths_B.to(device=device, non_blocking=True)
     inputs_BT, targets_BT = tokens_BT[:, :-1], tokens_BT[:, 1:]
     positions_T = torch.arange(1, tokens_BT.shape[1], device=device)
     counted_BT = positions_T < lengths_B[:, None]
     with autocast(precision, device):
-        logits_BTV = model(inputs_BT)
+        if documents_BT is None:  # the causal mask alone has quicker kernels
+            logits_BTV = model(inputs_BT)
+        else:
+            logits_BTV = model(inputs_BT, documents_BT.to(device, non_blocking=True))
     if loss is not None:
         found = loss(logits_BTV[counted_BT].float(), targets_BT[counted_BT])
         return summed(found, batch.num_targets, "the model")
@@ -102,6 +108,22 @@ def loss_sum(
         ignore_index=IGNORED,
         reduction="sum",
     )
+
+
+def documents_of(batch: Batch) -> Tensor | None:
+    """Return which document of its sequence each input belongs to, int32; None: one in each.
+
+    The end token begins a document: the next one's first token is a guess from it alone. Made of the
+    batch as it lies in memory, so that no device is waited for.
+    """
+    if batch.end_id is None:
+        return None
+    begins_BT = batch.tokens_BT[:, :-1] == batch.end_id
+    begins_BT[:, 0] = False
+    if not bool(begins_BT.any()):
+        return None
+    documents_BT: Tensor = begins_BT.cumsum(dim=1, dtype=torch.int32)
+    return documents_BT
 
 
 def summed(loss: Any, count: int, name: str) -> Tensor:

@@ -21,7 +21,8 @@ class ModelKind(Protocol):
     def build(self, shape: ModelShape, seed: int) -> nn.Module:
         """Return a model whose weights are a pure function of shape and seed.
 
-        Its forward takes tokens_BT (int64) and returns logits_BTV; position t sees tokens 0 … t.
+        Its forward takes tokens_BT (int64) and returns logits_BTV; position t sees tokens 0 … t. Given
+        documents_BT too (which document of its sequence each token belongs to), it sees those of its own.
         """
         ...
 

@@ -1,5 +1,6 @@
 """From a job to its model and task, whichever kind the model's name says."""
 
+import inspect
 from typing import NamedTuple
 
 import msgspec
@@ -42,4 +43,5 @@ def _own(job: TrainingJob, tokenizer: Tokenizer, shape: ModelShape) -> MadeModel
     if made.collate is not None:
         return MadeModel(made.model, RecordTask(job, made.loss, made.collate), shape)
     check_special_ids(job.tokenizer, shape.vocab_size, eos_id=job.eos_id, pad_id=job.pad_id)
-    return MadeModel(made.model, TextTask(job, tokenizer, made.loss), shape)
+    apart = "documents_BT" in inspect.signature(made.model.forward).parameters
+    return MadeModel(made.model, TextTask(job, tokenizer, made.loss, apart=apart), shape)

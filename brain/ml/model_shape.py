@@ -10,6 +10,10 @@ import msgspec
 HEAD_SIZE = 64
 
 
+MOST_LAYERS = 200
+"""A model of this many has 400 billion parameters."""
+
+
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a model is built from."""
 
@@ -33,3 +37,13 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         width = self.width
         block = 12 * width * width + 2 * width
         return 2 * self.vocab_size * width + self.layers * block + width
+
+
+def layers_for(parameters: int, vocab_size: int, seq_len: int) -> int:
+    """Return the dial whose size comes nearest to a number of parameters, as a ratio."""
+
+    def ratio(layers: int) -> float:
+        made = ModelShape(layers=layers, vocab_size=vocab_size, seq_len=seq_len).num_parameters
+        return max(made / parameters, parameters / made)
+
+    return min(range(1, MOST_LAYERS + 1), key=ratio)

@@ -5,7 +5,8 @@ targets. Sequences are made within a split, in file order, so they are the same 
 size, and the stream's own position resumes them exactly.
 
 - Text: `end doc end doc end …` is one run of tokens, cut every seq_len; neighbours share one token,
-  so that every token and every end is a target exactly once. The last may be short.
+  so that every token and every end is a target exactly once. The last may be short. An end begins the
+  document after it, and documents of one sequence do not see each other (`compute.documents_of`).
 - Rows of `input_ids`: as they are, one sequence a row; longer than seq_len: cut, split or refused.
 - Token files: one run of tokens, cut like text, nothing added.
 

@@ -58,9 +58,16 @@ class TextTask:
     counts = "tokens"
     num_sums = 1
 
-    def __init__(self, job: TrainingJob, tokenizer: Tokenizer, loss: Loss | None = None) -> None:
-        """`loss`: of (logits_NV, targets_N); None: cross-entropy."""
-        self._job, self._tokenizer, self._loss = job, tokenizer, loss
+    def __init__(
+        self,
+        job: TrainingJob,
+        tokenizer: Tokenizer,
+        loss: Loss | None = None,
+        *,
+        apart: bool = True,
+    ) -> None:
+        """`loss`: of (logits_NV, targets_N); None: cross-entropy. `apart`: as of `loss_sum`."""
+        self._job, self._tokenizer, self._loss, self._apart = job, tokenizer, loss, apart
 
     def source(self, data: DataSource, *, training: bool) -> StreamedSource:
         """Return token sequences."""
@@ -70,7 +77,7 @@ class TextTask:
         self, model: nn.Module, batch: Any, precision: str, device: torch.device
     ) -> Tensor:
         """Return the loss of a batch's targets; padding does not count."""
-        return loss_sum(model, batch, precision, device, self._loss)
+        return loss_sum(model, batch, precision, device, self._loss, apart=self._apart)
 
     def measure(self, model: nn.Module, batch: Any, precision: str, device: torch.device) -> Tensor:
         """Return the loss alone."""

@@ -34,6 +34,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
     tokens_BT: Any
     lengths_B: Any
+    end_id: int | None = None
+    """The token between the documents that a sequence is packed of; None: each is one of its own."""
 
     @property
     def num_samples(self) -> int:
@@ -51,6 +53,7 @@ class Collate(msgspec.Struct, frozen=True, kw_only=True):
 
     pad_id: int
     vocab_size: int
+    end_id: int | None = None
 
     def __call__(self, samples: Sequence[Sample]) -> Batch:
         """Return the batch; tokens cross process borders as 2 bytes each where they fit."""
@@ -59,7 +62,9 @@ class Collate(msgspec.Struct, frozen=True, kw_only=True):
         tokens = np.full((len(samples), max(lengths)), self.pad_id, dtype)
         for row, sample in enumerate(samples):
             tokens[row, : lengths[row]] = sample["tokens"]
-        return Batch(tokens_BT=torch.from_numpy(tokens), lengths_B=torch.tensor(lengths))
+        return Batch(
+            tokens_BT=torch.from_numpy(tokens), lengths_B=torch.tensor(lengths), end_id=self.end_id
+        )
 
 
 def empty_batch(pad_id: int) -> Batch:
@@ -83,7 +88,12 @@ class TokenSource(StreamedSource):
         super().__init__(job, data)
         self.view, self.about = self._choose_view(tokenizer)
         self.vocab_size = job.vocab_size or tokenizer.vocab_size
-        self.collate = Collate(pad_id=job.pad_id, vocab_size=self.vocab_size)
+        # Rows of ready tokens are documents of their own, whatever tokens they hold.
+        ended = isinstance(self.view, PackedText) or (
+            isinstance(self.view, TokenRun) and job.token_ends
+        )
+        end_id = job.eos_id if ended else None
+        self.collate = Collate(pad_id=job.pad_id, vocab_size=self.vocab_size, end_id=end_id)
         self.open_stream(training=training)
 
     def _choose_view(self, tokenizer: Tokenizer) -> tuple[SplitView, str]:

@@ -14,9 +14,15 @@ import numpy.typing as npt
 
 from tools_utilities.errors import DataNotFoundError, UsageError
 
+BYTES = "bytes"
+"""The name of the tokenizer that needs no file."""
 NUM_SPECIAL = 3
 """Tokens below the bytes."""
 MAX_UINT16 = 1 << 16
+END_NAMES = (
+    "<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[EOS]", "<|im_end|>", "<|eot_id|>", "[SEP]",
+)  # fmt: skip
+"""What tokenizers call the token that ends a document; the first one they have counts."""
 
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 
@@ -73,6 +79,16 @@ class FileTokenizer:
             np.uint16 if self.vocab_size <= MAX_UINT16 else np.uint32
         )
 
+    @property
+    def end_id(self) -> int | None:
+        """The token that ends a document, by its usual names; None: there is none."""
+        found = (self._tokenizer.token_to_id(name) for name in END_NAMES)
+        return next((int(token) for token in found if token is not None), None)
+
+    def name_of(self, token: int) -> str:
+        """Return a token as text."""
+        return str(self._tokenizer.id_to_token(token))
+
     def __reduce__(self) -> tuple[Any, ...]:
         return FileTokenizer, (self._path,)
 
@@ -101,7 +117,7 @@ def _load(content: bytes, path: Path) -> Any:
 
 def load_tokenizer(name: str) -> Tokenizer:
     """Return `bytes`, or the tokenizer of a file."""
-    return ByteTokenizer() if name == "bytes" else FileTokenizer(Path(name))
+    return ByteTokenizer() if name == BYTES else FileTokenizer(Path(name))
 
 
 def check_special_ids(name: str, vocab_size: int, *, eos_id: int, pad_id: int) -> None:

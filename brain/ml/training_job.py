@@ -96,6 +96,8 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     seq_len: int = 256
     pad_id: int = 0
     eos_id: int = 2
+    token_ends: bool = False
+    """Whether `eos_id` ends documents in files of ready tokens too: somebody has said which it is."""
     overlong: str = "split"
 
     epochs: float | None = 1.0

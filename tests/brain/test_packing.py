@@ -191,6 +191,15 @@ def test_tokenizer_file_is_read_and_pickles(tmp_path: Path):
     assert [list(tokens) for tokens in tokenizer.encode(["b a", "c"])] == [[2, 1], [0]]
 
 
+def test_tokenizer_file_names_its_own_end_token(tmp_path: Path):
+    tokenizers = pytest.importorskip("tokenizers")
+    for name, vocabulary in (("with", {"a": 0, "b": 1, "c": 2, "</s>": 3}), ("without", {"a": 0})):
+        made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, "a"))
+        made.save(str(tmp_path / f"{name}.json"))
+    found = [load_tokenizer(str(tmp_path / f"{name}.json")) for name in ("with", "without")]
+    assert [one.end_id for one in found if isinstance(one, FileTokenizer)] == [3, None]
+
+
 def test_tokenizer_file_that_is_none_or_not_there(tmp_path: Path):
     with pytest.raises(DataNotFoundError, match=r"tokenizer=.*none\.json"):
         load_tokenizer(str(tmp_path / "none.json"))

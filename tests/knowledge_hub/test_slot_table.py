@@ -15,7 +15,7 @@ HUB = KnowledgeHub()
 _TRAIN = (
     "model data weights groups depth val init_from resume name epochs max_steps max_tokens "
     "max_samples max_seconds batch_size batch_scope grad_accum lr schedule warmup_steps optimizer "
-    "weight_decay grad_clip precision seq_len seed device gpus nodes workers partition "
+    "weight_decay grad_clip precision seq_len seed parameters device gpus nodes workers partition "
     "partition_key shuffle cache_bytes cache_dir prefetch checkpoint_every eval_every keep where "
     "gpu_type spot max_price_hour max_cost detach"
 )
@@ -51,7 +51,8 @@ OTHERS = {
 }
 CAN_USE = {
     **dict.fromkeys(["train", "finetune", "estimate", "simulate"], TRAIN),
-    "resume": TRAIN - {"data", "model", "weights", "init_from"} | {"run", "from_step"},
+    "resume": TRAIN - {"data", "model", "parameters", "weights", "init_from"}
+    | {"run", "from_step"},
     "again": TRAIN | {"run"},
     "evaluate": EVALUATE,
     "export": TRAIN | {"run", "format", "out"},
@@ -115,6 +116,7 @@ SAID = {
     "precision": ("in bf16", "bf16"),
     "seq_len": ("context 4k", 4096),
     "seed": ("seed 7", 7),
+    "parameters": ("with 10M parameters", 10_000_000),
     "device": ("on cpu", "cpu"),
     "gpus": ("on 8 gpus", 8),
     "nodes": ("on 2 nodes", 2),

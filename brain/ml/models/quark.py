@@ -28,6 +28,12 @@ def rotate(x_BHTD: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
     return x_BHTD * cos_TD + torch.cat((-second, first), dim=-1) * sin_TD
 
 
+def seen_of(documents_BT: Tensor) -> Tensor:
+    """Return which positions (last) each one (before) sees: those of its document up to itself."""
+    same_BTT = documents_BT[:, :, None] == documents_BT[:, None, :]
+    return same_BTT.tril().unsqueeze(1)
+
+
 class Attention(nn.Module):
     """Causal self-attention."""
 
@@ -37,8 +43,10 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
         self.out = nn.Linear(shape.width, shape.width, bias=False)
 
-    def forward(self, x_BTC: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
-        """Return what each position takes from those before it."""
+    def forward(
+        self, x_BTC: Tensor, cos_TD: Tensor, sin_TD: Tensor, seen_B1TT: Tensor | None = None
+    ) -> Tensor:
+        """Return what each position takes from those before it (`seen_B1TT`: of these, from which)."""
         batch, time, width = x_BTC.shape
         qkv_BT3HD = self.qkv(x_BTC).view(batch, time, 3, self.heads, HEAD_SIZE)
         q_BHTD, k_BHTD, v_BHTD = (part.transpose(1, 2) for part in qkv_BT3HD.unbind(2))
@@ -46,7 +54,8 @@ class Attention(nn.Module):
             rotate(q_BHTD, cos_TD, sin_TD).to(v_BHTD.dtype),
             rotate(k_BHTD, cos_TD, sin_TD).to(v_BHTD.dtype),
             v_BHTD,
-            is_causal=True,
+            attn_mask=seen_B1TT,
+            is_causal=seen_B1TT is None,
         )
         out: Tensor = self.out(mixed_BHTD.transpose(1, 2).reshape(batch, time, width))
         return out
@@ -63,9 +72,11 @@ class Block(nn.Module):
         self.up = nn.Linear(shape.width, 4 * shape.width, bias=False)
         self.down = nn.Linear(4 * shape.width, shape.width, bias=False)
 
-    def forward(self, x_BTC: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
+    def forward(
+        self, x_BTC: Tensor, cos_TD: Tensor, sin_TD: Tensor, seen_B1TT: Tensor | None = None
+    ) -> Tensor:
         """Return the stream with this block's share added."""
-        x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC), cos_TD, sin_TD)
+        x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC), cos_TD, sin_TD, seen_B1TT)
         hidden = functional.relu(self.up(self.mlp_norm(x_BTC))).square()
         added_BTC: Tensor = x_BTC + self.down(hidden)
         return added_BTC
@@ -85,13 +96,17 @@ class Quark(nn.Module):
         self.register_buffer("cos_TD", cos_TD, persistent=False)
         self.register_buffer("sin_TD", sin_TD, persistent=False)
 
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        """Return logits_BTV of the token after each position."""
+    def forward(self, tokens_BT: Tensor, documents_BT: Tensor | None = None) -> Tensor:
+        """Return logits_BTV of the token after each position; documents do not see each other.
+
+        Rotary positions only tell distances, so they need not begin anew with each document.
+        """
+        seen_B1TT = None if documents_BT is None else seen_of(documents_BT)
         time = tokens_BT.shape[1]
         cos_TD, sin_TD = self.get_buffer("cos_TD")[:time], self.get_buffer("sin_TD")[:time]
         x_BTC: Tensor = self.embedding(tokens_BT)
         for block in self.blocks:
-            x_BTC = block(x_BTC, cos_TD, sin_TD)
+            x_BTC = block(x_BTC, cos_TD, sin_TD, seen_B1TT)
         logits_BTV: Tensor = self.head(self.norm(x_BTC))
         return logits_BTV
 
