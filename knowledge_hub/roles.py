@@ -55,7 +55,7 @@ def take_runs(work: Work) -> None:
     """Run ids that no phrase owns: the intent's run, the start of a finetune, else nobody's."""
     for at, token in enumerate(work.tokens):
         owner = work.piece_at(at)
-        if work.intent == "finetune" and owner is not None and _names_start(work, owner):
+        if work.is_finetune and owner is not None and _names_start(work, owner):
             owner.slots, owner.label = {"init_from": owner.slots["run"]}, "init_from"
         if token.kind == "quoted" and work.free(at):
             _take_named_run(work, at)
@@ -63,7 +63,7 @@ def take_runs(work: Work) -> None:
             continue
         if work.intent == "compare":
             work.own(Piece(at, at + 1, "runs", {"runs": [token.value]})).appends = True
-        elif work.intent == "finetune":
+        elif work.is_finetune:
             if work.connector_before(at) == "from" or _is_after_verb(work, at):
                 work.own(Piece(at, at + 1, "init_from", {"init_from": token.value}))
         elif work.intent is None or "run" in work.intents[work.intent].slots:
@@ -180,7 +180,7 @@ def _takes(work: Work, slot: str) -> bool:
 
 def _finetune_start(work: Work) -> None:
     """In finetune, `from LITERAL` is data unless other data is given."""
-    if work.intent != "finetune":
+    if not work.is_finetune:
         return
     data = [piece for piece in work.pieces if "data" in piece.slots]
     given = [piece for piece in work.pieces if piece.override and _gives_data(piece)]

@@ -201,12 +201,14 @@ def _refuse_negated(work: Work, verbs: list[Piece]) -> None:
 
 def _decide(work: Work, verbs: list[Piece]) -> None:
     intents = list(dict.fromkeys(piece.intent for piece in verbs))
+    is_finetune = intents[-1:] == ["finetune"]
     if intents[:1] == ["estimate"] and set(intents[1:]) in ({"train"}, {"finetune"}):
         for piece in verbs:
             piece.intent = "estimate"
         intents = ["estimate"]
     work.is_two_verbs = len(intents) > 1
     work.intent = intents[0] if len(intents) == 1 else None
+    work.is_finetune = is_finetune and work.intent is not None
     work.verb_ends = [piece.end for piece in work.pieces if piece.intent or piece.is_noun]
     if work.is_two_verbs:
         names = [str(name) for name in intents]
@@ -217,8 +219,8 @@ def take_model(work: Work) -> None:
     """The word after the verb is the model, where the intent takes one."""
     if work.intent not in MODEL_INTENTS:
         return
-    for end in sorted(work.verb_ends):
-        at = work.next_word(end)
+    for verb_end in sorted(work.verb_ends):
+        end, at = verb_end, work.next_word(verb_end)
         size = work.piece_at(at)
         if size is not None and size.slots.keys() == {"parameters"} and work.straight(end - 1, at):
             end, at = size.end, work.next_word(size.end)  # `train a 10M parameter quark`
@@ -237,7 +239,7 @@ def take_model(work: Work) -> None:
 def _model_value(work: Work, at: int) -> tuple[str, dict[str, object]] | None:
     token = work.tokens[at]
     if token.kind == "run":
-        slot = {"finetune": "init_from", "evaluate": "run"}.get(work.intent or "", "model")
+        slot = "init_from" if work.is_finetune else "run" if work.intent == "evaluate" else "model"
         return slot, {slot: token.norm if slot == "model" else token.value}
     value: str | None = None
     if token.kind == "quoted":

@@ -57,6 +57,8 @@ class Work:
         """Words that are reported as not understood, each with what may be meant."""
         self.intent: str | None = None
         self.is_two_verbs = False
+        self.is_finetune = False
+        """Whether it is a finetune sentence, also one that is only estimated."""
         self.refusal: str | None = None
         self.slots: dict[str, Any] = {}
         self.overrides: dict[str, Any] = {}

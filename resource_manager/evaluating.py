@@ -26,7 +26,7 @@ from tools_utilities.run_words import said_run
 from tools_utilities.settings import Settings
 
 TRAINING_ONLY = frozenset(
-    ["model", "weights", "val", "init_from", "resume", "epochs", "grad_accum", "lr", "schedule",
+    ["model", "parameters", "weights", "val", "init_from", "resume", "epochs", "grad_accum", "lr", "schedule",
      "warmup_steps", "optimizer", "weight_decay", "grad_clip", "partition", "partition_key",
      "shuffle", "checkpoint_every", "eval_every", "keep"]
 )  # fmt: skip

@@ -238,22 +238,46 @@ test_clauses_add_up_long = pytest.mark.nightly(MANY(given(TRAIN_CLAUSES, st.data
 
 
 # 7. reading does no input or output
-def test_reading_does_no_input_or_output():
-    seen: list[str] = []
-    watching = True
+class _Watch:
+    """Notes what a reading asks of the system, while it is on; an audit hook cannot be removed."""
 
-    def hook(event: str, _: tuple[Any, ...]) -> None:
-        if watching and event.startswith(("open", "socket", "os.", "subprocess", "shutil")):
-            seen.append(event)
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.on = False
+        sys.addaudithook(self)
 
-    sentences_ = ["train quark wiht s3://b/x --override lrr=1", "stop everything", "x" * 5000]
-    for sentence in sentences_:
-        HUB.read(sentence)  # the first reading may still import
-    sys.addaudithook(hook)
-    for sentence in sentences_:
+    def __call__(self, event: str, _: tuple[Any, ...]) -> None:
+        if self.on and event.startswith(("open", "socket", "os.", "subprocess", "shutil")):
+            self.seen.append(event)
+
+
+WATCH = _Watch()
+
+
+def check_no_io(sentence: str) -> None:
+    HUB.read(sentence)  # the first reading may still import
+    WATCH.on = True
+    try:
         HUB.read(sentence, aliases={"genomes": "s3://b/g"})
-    watching = False
-    assert seen == []
+    finally:
+        WATCH.on = False
+    assert WATCH.seen == [], sentence
+
+
+def test_the_watch_sees_what_is_opened(tmp_path: Path):
+    WATCH.on = True
+    try:
+        (tmp_path / "x").write_text("")
+    finally:
+        WATCH.on = False
+    assert "open" in WATCH.seen
+    WATCH.seen.clear()
+
+
+test_reading_does_no_input_or_output = example("train quark wiht s3://b/x --override lrr=1")(
+    example("stop everything")(example("x" * 5000)(FEW(given(ANY)(check_no_io))))
+)
+test_reading_does_no_input_or_output_long = pytest.mark.nightly(MANY(given(ANY)(check_no_io)))
 
 
 # 8. median <= 1 ms, worst <= 50 ms at 500 characters
@@ -273,6 +297,38 @@ def test_reading_is_fast():
         HUB.read(sentence)
     times = sorted(_seconds(sentence) for sentence in usual)
     assert times[len(times) // 2] <= 0.001
+
+
+def _calls(sentence: str) -> int:
+    """Return the function calls of a reading: its work, whatever else the machine does."""
+    count = 0
+
+    def note(*_: object) -> None:
+        nonlocal count
+        count += 1
+
+    sys.setprofile(note)
+    try:
+        HUB.read(sentence)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def check_bounded(sentence: str) -> None:
+    # Ten thousand calls and returns are a millisecond of an idle core.
+    assert _calls(sentence[:500]) <= 400_000, sentence[:500]
+
+
+def _words_of(least: int, most: int) -> st.SearchStrategy[str]:
+    words = st.sampled_from([*VOCABULARY, *OTHERS])
+    return st.lists(words, min_size=least, max_size=most).map(" ".join)
+
+
+test_reading_any_sentence_is_bounded = FEW(given(_words_of(15, 30))(check_bounded))
+test_reading_any_long_sentence_is_bounded_long = pytest.mark.nightly(
+    MANY(given(_words_of(40, 120))(check_bounded))
+)
 
 
 @pytest.mark.parametrize(
