@@ -147,7 +147,8 @@ def refusing(monkeypatch):
 
 def test_b43_no_index_without_its_data_and_a_second_run_completes_it(tmp_path, refusing):
     source = write_tasks(tmp_path / "tasks.jsonl", 100)
-    output = OutputOptions(state_dir=tmp_path / "s")
+    pauses: list[float] = []
+    output = OutputOptions(state_dir=tmp_path / "s", sleep=pauses.append)
 
     def make() -> None:
         create_sharded_dataset(
@@ -157,6 +158,7 @@ def test_b43_no_index_without_its_data_and_a_second_run_completes_it(tmp_path, r
     with pytest.raises(StoreError, match="500") as caught:
         make()
     assert caught.value.exit_code != 0
+    assert sum(pauses) > 10
     with pytest.raises(ObjectNotFoundError):
         refusing.head("d/master_metadata.json")
     there = {info.key for info in refusing.list("")}
@@ -318,6 +320,14 @@ def write_table_text(path: Path, count: int) -> None:
             file.write((b"7," + b"x" * 4000 + b"\n") * 256)
 
 
+def write_list(path: Path, count: int) -> None:
+    with path.open("wb") as file:
+        file.write(b"[\n")
+        for _ in range(count // 256):
+            file.write((LINE.strip() + b",\n") * 256)
+        file.write(b"{}]\n")
+
+
 def write_tokens(path: Path, count: int) -> None:
     with path.open("wb") as file:
         for _ in range(count // 256):
@@ -329,6 +339,7 @@ INPUTS = {
     "big.jsonl.gz": write_gzip,
     "big.parquet": write_one_row_group,
     "big.csv": write_table_text,
+    "big.json": write_list,
     "tokens.jsonl": write_tokens,
 }
 
@@ -366,6 +377,7 @@ def test_memory_stays_below_300_mb_for_2_gb(tmp_path, more):
     [
         ("big.jsonl.gz", ()),
         ("big.parquet", ()),
+        ("big.json", ()),
         ("big.csv", ("--format", "parquet")),
         ("tokens.jsonl", ("--format", "tokens")),
     ],

@@ -4,16 +4,16 @@ The first byte that is no white space decides: `[` begins a list, anything else 
 reads it. Either way the file is one split.
 """
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import BinaryIO
 
-import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tools_utilities.errors import RecordError
+from tools_utilities.json_elements import BadListError, element_spans, first_byte
 from tools_utilities.json_records import BadJsonError, ExactJson, decode_objects, encode_line
-from tools_utilities.line_index import BOM, whole_object
+from tools_utilities.line_index import BOM, Offsets, whole_object
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.shard_format import (
     OpenSplit,
@@ -25,11 +25,6 @@ from tools_utilities.shard_format import (
 )
 from tools_utilities.shard_formats.jsonl import JsonlSplit
 from tools_utilities.split_content import SplitContent
-
-_SPACE = b" \t\r\n"
-_LOOK_BYTES = 4096
-
-_raw_list = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class JsonList:
@@ -59,7 +54,7 @@ class JsonList:
         content = SplitContent(shard, split)
         view = content.shard.read(0, content.shard.info.size_bytes)
         base = len(BOM) if view[: len(BOM)] == BOM else 0
-        if _first_byte(view[base:]) == b"[":
+        if first_byte(view[base:]) == b"[":
             return JsonListSplit(content, base, options)
         return JsonlSplit(content, options)
 
@@ -84,12 +79,9 @@ class JsonListSplit:
         self._content = content
         self._options = options
         self._view = content.shard.read(0, content.shard.info.size_bytes)
-        spans = list(self._spans(base))
-        dtype = np.uint32 if len(self._view) < 1 << 32 else np.uint64
-        self._starts = np.array([start for start, _ in spans], dtype)
-        self._ends = np.array([end for _, end in spans], dtype)
-        self.num_samples = len(spans)
-        self.num_bytes = self._starts.nbytes + self._ends.nbytes + content.held_bytes
+        self._starts, self._gaps = self._find_elements(base)
+        self.num_samples = len(self._gaps)
+        self.num_bytes = self._starts.nbytes + self._gaps.nbytes + content.held_bytes
 
     def read(self, indices: Sequence[int]) -> list[Sample]:
         """Decode the elements at `indices`: all at once, or one by one where that would not be exact."""
@@ -115,9 +107,30 @@ class JsonListSplit:
 
     def _slices(self, indices: Sequence[int]) -> list[memoryview]:
         wanted = list(indices)
-        starts, ends = self._starts[wanted].tolist(), self._ends[wanted].tolist()
+        starts = self._starts[wanted].tolist()
+        behind = self._starts[[index + 1 for index in wanted]] if wanted else self._starts[:0]
+        ends = (behind - self._gaps[wanted]).tolist()
         self._content.touched(len(wanted), sum(ends) - sum(starts))
         return [self._view[start:end] for start, end in zip(starts, ends, strict=True)]
+
+    def _find_elements(self, base: int) -> tuple[Offsets, Offsets]:
+        """Return where each element begins (and the last one ends), and what lies behind each."""
+        dtype = np.uint32 if len(self._view) < 1 << 32 else np.uint64
+        starts, gaps, end = list[Offsets](), list[Offsets](), 0
+        try:
+            for spans in element_spans(self._view, base, self._content.passed):
+                found = np.array(spans, np.int64)
+                if starts:
+                    gaps.append(_narrow(found[:1, 0] - end))
+                starts.append(found[:, 0].astype(dtype))
+                gaps.append(_narrow(found[1:, 0] - found[:-1, 1]))
+                end = spans[-1].end
+        except BadListError as error:
+            raise self._bad(error.index, error.offset, error.reason) from error
+        if not starts:
+            return np.zeros(1, dtype), np.zeros(0, np.uint8)
+        last = np.array([end], dtype)
+        return np.concatenate([*starts, last]), np.concatenate([*gaps, np.zeros(1, np.uint8)])
 
     def _decode_one(self, exact: ExactJson, piece: bytes, index: int) -> Sample:
         try:
@@ -131,69 +144,10 @@ class JsonListSplit:
             record=index + 1, offset=offset, index=index,
         )  # fmt: skip
 
-    def _spans(self, base: int) -> Iterator[tuple[int, int]]:
-        """Yield where each element begins and ends."""
-        try:
-            elements = _raw_list.decode(self._view[base:])
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            yield from self._slow_spans(base)
-            return
-        position = _after(self._view, base, b"[")
-        for element in elements:
-            position = _after(self._view, position, b",")
-            yield position, position + len(memoryview(element))
-            position += len(memoryview(element))
 
-    def _slow_spans(self, base: int) -> Iterator[tuple[int, int]]:
-        """Walk the list with Python's parser, which takes NaN and can say where it stops.
-
-        As Latin-1 every byte is one character, so positions are offsets; the text inside strings
-        does not matter here.
-        """
-        text = str(self._view, "latin-1")
-        scan = json.JSONDecoder().raw_decode
-        position, index = _after(self._view, base, b"["), 0
-        while text[position : position + 1] != "]":
-            try:
-                end = scan(text, position)[1]
-            except (ValueError, RecursionError) as error:
-                reason = getattr(error, "msg", str(error))
-                at = getattr(error, "pos", position)
-                if at >= len(text.rstrip()):
-                    reason = f"unterminated: the object ends inside the list ({reason})"
-                raise self._bad(index, at, f"not JSON: {reason} (at byte {at})") from error
-            yield position, end
-            index += 1
-            position = _after(self._view, end, b"")
-            if text[position : position + 1] == ",":
-                position = _after(self._view, position, b",")
-                if text[position : position + 1] != "]":
-                    continue
-            elif text[position : position + 1] == "]":
-                break
-            what = "unterminated list" if position >= len(text) else "no , or ] after an element"
-            raise self._bad(index, position, f"not JSON: {what} (at byte {position})")
-        if _first_byte(self._view[position + 1 :]):
-            raise self._bad(index, position, "more behind the list's end")
-
-
-def _first_byte(view: memoryview) -> bytes:
-    """Return the first byte that is no white space; empty when there is none."""
-    for start in range(0, len(view), _LOOK_BYTES):
-        text = bytes(view[start : start + _LOOK_BYTES]).lstrip(_SPACE)
-        if text:
-            return text[:1]
-    return b""
-
-
-def _after(view: memoryview, position: int, mark: bytes) -> int:
-    """Return the first place behind white space, `mark` (if it is there) and white space."""
-    for skipped in (b"", mark):
-        if skipped and bytes(view[position : position + 1]) == skipped:
-            position += 1
-        while position < len(view) and view[position] in _SPACE:
-            position += 1
-    return position
+def _narrow(values: npt.NDArray[np.int64]) -> Offsets:
+    """Return values as the smallest unsigned type that holds them: mostly a byte each."""
+    return values.astype(np.min_scalar_type(int(values.max(initial=0))))
 
 
 SHARD_FORMAT: ShardFormat = JsonList()
