@@ -129,11 +129,14 @@ class ShardCommands:
     ) -> int:
         """Copy a dataset that is sharded already, as nothing was said of another shape."""
         source, target = places
-        shards, samples = len(finished.manifest.shards), finished.manifest.num_samples
+        shards, samples = finished.num_shards, finished.num_samples
         lines = [
             f"copy {source} → {target}",
             f"{shards} shards as they are: {samples:,} samples, {finished.num_bytes:,} bytes",
         ]
+        if len(finished.sides) > 1:
+            names = ", ".join(side.folder.rstrip("/") for side in finished.sides)
+            lines.append(f"kept apart: {names}")
         if self._planned(lines, slots):
             return 0
         with stopping_cleanly():

@@ -18,6 +18,7 @@ import msgspec
 
 from tools_utilities.chunk_publisher import Uploader, move_into
 from tools_utilities.chunk_writer import WrittenChunk, copy_chunk
+from tools_utilities.data_objects import junk_reason
 from tools_utilities.dataset_creation import OutputOptions
 from tools_utilities.dataset_location import locate_dataset
 from tools_utilities.dataset_metadata import encode_metadata
@@ -39,23 +40,53 @@ _UNSHARDED = frozenset({"hf", "http", "https"})
 _FREE = {"status": "available", "assigned_to": None, "started_at": None, "completed_at": None}
 
 
-class FinishedDataset(msgspec.Struct, frozen=True):
-    """A dataset whose index is there."""
+class FinishedSide(msgspec.Struct, frozen=True):
+    """One index and what it names: a whole dataset, or one split of it."""
 
-    store: ObjectStore
-    prefix: str
+    folder: str
+    """Of the dataset: empty, or `train/`."""
     manifest: Manifest
     index: str
     """The name of its index, which is written last."""
 
     @property
+    def chunks(self) -> list[Chunk]:
+        """Every chunk, keys relative to the dataset."""
+        return [
+            msgspec.structs.replace(chunk, key=self.folder + chunk.key)
+            for shard in self.manifest.shards
+            for chunk in shard.chunks
+        ]
+
+
+class FinishedDataset(msgspec.Struct, frozen=True):
+    """A dataset whose index is there, or the index of each of its splits."""
+
+    store: ObjectStore
+    prefix: str
+    sides: tuple[FinishedSide, ...]
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of all splits."""
+        return sum(len(side.manifest.shards) for side in self.sides)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all splits."""
+        return sum(side.manifest.num_samples for side in self.sides)
+
+    @property
     def num_bytes(self) -> int:
-        """Bytes of all chunks whose size the index says."""
-        return sum(chunk.num_bytes or 0 for chunk in self.manifest.chunks.values())
+        """Bytes of all chunks whose size the indexes say."""
+        return sum(chunk.num_bytes or 0 for side in self.sides for chunk in side.chunks)
 
 
 def find_finished(place: str, options: SourceOptions) -> FinishedDataset | None:
-    """Return the finished dataset in a folder or at a store URI; None where there is none."""
+    """Return the finished dataset in a folder or at a store URI; None where there is none.
+
+    A folder that holds nothing but finished datasets (`train/` and `val/`) is one: they stay apart.
+    """
     scheme, found, _ = place.partition("://")
     path = Path(place.removeprefix("file://")).expanduser()
     if (found and scheme in _UNSHARDED) or (scheme in {place, "file"} and not path.is_dir()):
@@ -64,10 +95,35 @@ def find_finished(place: str, options: SourceOptions) -> FinishedDataset | None:
         place, endpoint_url=options.endpoint_url, profile=options.profile, region=options.region
     )
     store = open_store(spec)
-    manifest = load_manifest(store, prefix)
+    sides = _sides(store, prefix)
+    return FinishedDataset(store, prefix, sides) if sides else None
+
+
+def _sides(store: ObjectStore, prefix: str) -> tuple[FinishedSide, ...]:
+    """Return what is finished there; nothing where there is other data too."""
+    whole = _side(store, prefix, "")
+    if whole is not None:
+        return (whole,)
+    page = next(iter(store.list_folder(prefix, max_pages=1)), None)
+    if page is None or any(junk_reason(info.key[len(prefix) :]) is None for info in page.objects):
+        return ()
+    found = list[FinishedSide]()
+    for key in page.prefixes:
+        folder = key[len(prefix) :]
+        if junk_reason(f"{folder}x") is not None:
+            continue
+        side = _side(store, prefix, folder)
+        if side is None:
+            return ()
+        found.append(side)
+    return tuple(found)
+
+
+def _side(store: ObjectStore, prefix: str, folder: str) -> FinishedSide | None:
+    manifest = load_manifest(store, prefix + folder)
     if manifest is None:
         return None
-    return FinishedDataset(store, prefix, manifest, index_name(store, prefix))
+    return FinishedSide(folder, manifest, index_name(store, prefix + folder))
 
 
 def copy_dataset(
@@ -88,16 +144,14 @@ def copy_dataset(
         target, endpoint_url=chosen.endpoint_url, profile=chosen.profile, region=chosen.region
     )
     store = open_store(spec)
-    made = {
-        "total_tasks": source.manifest.num_samples,
-        "num_shards": len(source.manifest.shards),
-    }
+    made = {"total_tasks": source.num_samples, "num_shards": source.num_shards}
     folder = Path(spec.uri.removeprefix("file://")) if spec.uri.startswith("file://") else None
     if folder is None or folder.is_dir():
-        there = load_manifest(store, prefix)
-        if there is not None and there.shards == source.manifest.shards:
+        wanted = {side.folder: side.manifest.shards for side in source.sides}
+        there = {side.folder: side.manifest.shards for side in _sides(store, prefix)}
+        if there == wanted:
             return made
-        if there is not None:
+        if any(wanted.get(name) != shards for name, shards in there.items()):
             raise UsageError(
                 f"{target}: holds another dataset",
                 hint="Choose another place, or delete that one first.",
@@ -121,10 +175,16 @@ def copy_dataset(
         shutil.rmtree(ours, ignore_errors=True)  # with what killed copies left
         with suppress(OSError):  # copies to other places have their files there
             ours.parent.rmdir()
-    index, _ = read_object(source.store, source.prefix + source.index)
-    for name, content in _small_files(source, index):
+    indexes = {
+        side.folder + side.index: read_object(
+            source.store, f"{source.prefix}{side.folder}{side.index}"
+        )[0]
+        for side in source.sides
+    }
+    for name, content in _small_files(source, indexes):
         store.put(prefix + name, content)
-    store.put(prefix + source.index, index)
+    for name, content in indexes.items():  # last: a split's presence says that all of it arrived
+        store.put(prefix + name, content)
     return made
 
 
@@ -150,7 +210,7 @@ def _copy_chunks(
                 )
             )
 
-    chunks = [chunk for shard in source.manifest.shards for chunk in shard.chunks]
+    chunks = [chunk for side in source.sides for chunk in side.chunks]
     pool = ThreadPoolExecutor(_AT_ONCE)
     try:
         for _ in pool.map(copy, enumerate(chunks)):
@@ -178,18 +238,19 @@ def _fetched(source: FinishedDataset, chunk: Chunk, path: Path) -> WrittenChunk:
     return found
 
 
-def _small_files(source: FinishedDataset, index: bytes) -> list[tuple[str, bytes]]:
-    """Return what lies beside the chunks and belongs to the dataset, but the index."""
+def _small_files(source: FinishedDataset, indexes: dict[str, bytes]) -> list[tuple[str, bytes]]:
+    """Return what lies beside the chunks and belongs to the dataset, but the indexes."""
     names = [FINISHED]
-    folders = {
-        chunk.key.rpartition("/")[0] for shard in source.manifest.shards for chunk in shard.chunks
-    }
-    names += [f"{folder}/index.json".lstrip("/") for folder in sorted(folders)]
+    for side in source.sides:
+        folders = {chunk.key.rpartition("/")[0] for chunk in side.chunks}
+        names += [f"{folder}/index.json".lstrip("/") for folder in sorted(folders)]
     found = [(name, _read(source.store, source.prefix + name)) for name in names]
     files = [(name, content) for name, content in found if content is not None]
-    if source.index == MASTER:
-        for entry in msgspec.json.decode(index)["shards"]:
-            name = f"{entry['directory'].rstrip('/')}/{SHARD}"
+    for side in source.sides:
+        if side.index != MASTER:
+            continue
+        for entry in msgspec.json.decode(indexes[side.folder + side.index])["shards"]:
+            name = f"{side.folder}{entry['directory'].rstrip('/')}/{SHARD}"
             content, _ = read_object(source.store, source.prefix + name)
             shown = msgspec.json.decode(content)
             shown.pop("progress", None)

@@ -40,8 +40,9 @@ def copy(source: Path | str, target: Path | str, tmp_path: Path) -> dict[str, in
         ShardingPlan(num_shards=3, layout="flat", format="parquet"),
         ShardingPlan(num_shards=2, chunk_bytes=500, format="mds"),
         ShardingPlan(num_shards=14),
+        ShardingPlan(num_shards=3, chunk_bytes=300, val_fraction=0.4),
     ],
-    ids=["folders", "flat", "mds", "empty shards"],
+    ids=["folders", "flat", "mds", "empty shards", "train and val"],
 )
 def test_a_copy_has_every_file_through_a_store_and_back(tmp_path, aws_environment, plan):
     made = make(tmp_path, plan)
@@ -50,7 +51,8 @@ def test_a_copy_has_every_file_through_a_store_and_back(tmp_path, aws_environmen
     there = copy(made, uri, tmp_path)
     back = copy(uri, tmp_path / "back", tmp_path)
 
-    assert there == back == {"total_tasks": 12, "num_shards": plan.num_shards}
+    num_shards = plan.num_shards + plan.val_shards
+    assert there == back == {"total_tasks": 12, "num_shards": num_shards}
     assert digest(tmp_path / "back") == digest(made)
     assert not list((tmp_path / "back").rglob("*.tmp"))
     assert not [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
@@ -140,6 +142,40 @@ def test_another_dataset_is_never_written_over(tmp_path, made):
         copy(made, tmp_path / "few", tmp_path)
 
     assert digest(tmp_path / "few") == before
+
+
+def test_the_splits_of_a_copy_go_on_after_the_first_index(tmp_path, aws_environment):
+    made = make(tmp_path, ShardingPlan(num_shards=2, val_fraction=0.4))
+    target = tmp_path / "there"
+    copy(made, target, tmp_path)
+    (target / "val" / "master_metadata.json").unlink()  # as a kill between the two leaves it
+
+    copy(made, target, tmp_path)
+
+    assert digest(target) == digest(made)
+
+
+def test_splits_are_never_mixed_with_another_dataset(tmp_path, aws_environment):
+    split = make(tmp_path, ShardingPlan(num_shards=2, val_fraction=0.4))
+    create_sharded_dataset(str(tmp_path / "in.jsonl"), str(tmp_path / "one"), ShardingPlan())
+
+    for source, target in ((split, tmp_path / "one"), (tmp_path / "one", split)):
+        before = digest(target)
+        with pytest.raises(UsageError, match="holds another dataset"):
+            copy(source, target, tmp_path)
+        assert digest(target) == before
+
+
+def test_splits_beside_other_data_are_no_finished_dataset(tmp_path, aws_environment):
+    made = make(tmp_path, ShardingPlan(num_shards=2, val_fraction=0.4))
+    write_tasks(made / "more.jsonl", 3)
+
+    assert find_finished(str(made), SourceOptions()) is None
+    (made / "more.jsonl").unlink()
+    assert find_finished(str(made), SourceOptions()) is not None
+    (made / "more").mkdir()
+    write_tasks(made / "more" / "more.jsonl", 3)
+    assert find_finished(str(made), SourceOptions()) is None
 
 
 @pytest.mark.parametrize("place", ["in.jsonl", "none", "plain", "hf://org/set", "https://h/x"])
