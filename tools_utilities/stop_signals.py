@@ -12,6 +12,8 @@ from types import FrameType
 
 from tools_utilities.errors import RunStoppedError
 
+INTERRUPTED = "interrupted; the same command goes on where this one ended\n"
+"""What a program says that a second Ctrl-C ended at once."""
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 

@@ -30,6 +30,7 @@ from brain.ml.training_job import TrainingJob, load_job
 from tools_utilities.errors import (
     QuarkError,
     RecordError,
+    RunStoppedError,
     UsageError,
     error_lines,
 )
@@ -42,7 +43,7 @@ from tools_utilities.scripts.process_shards import (
 )
 from tools_utilities.scripts.shard_actions import worker_name
 from tools_utilities.shard_format import Sample
-from tools_utilities.stop_signals import Stop
+from tools_utilities.stop_signals import INTERRUPTED, Stop
 
 POOLINGS = ("none", "mean", "last")
 REFUSED = ("tpu", "coordinator", "topology", "mesh", "process_id", "num_processes")
@@ -251,6 +252,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with stop.on_signals(line.say), line:
             return _run(options, line, stop)
+    except KeyboardInterrupt:
+        sys.stderr.write(INTERRUPTED)
+        return RunStoppedError.exit_code
     except QuarkError as error:
         sys.stderr.write(error_lines(error))
         return error.exit_code

@@ -193,3 +193,21 @@ def test_a_run_whose_checkpoints_are_elsewhere_is_found_with_its_job(tmp_path, p
     assert train_here(job) == 0
     assert not (tmp_path / "runs/tiny/checkpoints").exists()
     assert load_model(tmp_path / "runs/tiny").job == job
+
+
+def test_a_second_interrupt_ends_at_once_with_one_line(dataset, capsys, monkeypatch):
+    def interrupted_twice(_extractor: ActivationExtractor, _samples: list[Any]) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(ActivationExtractor, "__call__", interrupted_twice)
+
+    code = main(["--use_sharded_dataset", "--sharded_dataset_dir", str(dataset)])
+
+    written = capsys.readouterr()
+    assert code == 130
+    assert written.err.splitlines()[-1] == (
+        "interrupted; the same command goes on where this one ended"
+    )
+    assert "Traceback" not in written.err
+    assert not written.out

@@ -29,7 +29,7 @@ from tools_utilities.scripts.process_worker import ProcessSummary, ProcessWorker
 from tools_utilities.scripts.shard_actions import worker_name
 from tools_utilities.scripts.shard_manager import ShardManager
 from tools_utilities.shard_format import shard_formats
-from tools_utilities.stop_signals import Stop
+from tools_utilities.stop_signals import INTERRUPTED, Stop
 
 LEASE_SECONDS = 30.0
 POLL_SECONDS = 5.0
@@ -260,7 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 report=say,
             )
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; the same command goes on where this one ended\n")
+        sys.stderr.write(INTERRUPTED)
         return RunStoppedError.exit_code
     except QuarkError as error:
         sys.stderr.write(error_lines(error))
