@@ -4,6 +4,7 @@ The work of `tools_utilities/scripts/create_sharded_dataset.py` and of the bridg
 """
 
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Where remote outputs keep their progress; default: the user's state folder."""
     workers: int = WORKERS
     """Chunks written at a time."""
+    sleep: Callable[[float], None] = time.sleep
+    """Waits between the tries of an upload."""
 
 
 def create_sharded_dataset(
@@ -84,7 +87,9 @@ def create_sharded_dataset(
     made.clean()
     if plan.shuffle:
         source = ShuffledSource(source, plan.seed, made.staging / _SHUFFLE)
-    run = ShardingRun(source, plan, made.progress, made.publisher(), report, workers=chosen.workers)
+    run = ShardingRun(
+        source, plan, made.progress, made.publisher(chosen.sleep), report, workers=chosen.workers
+    )
     return made.finish(run.run(), header)
 
 

@@ -7,7 +7,8 @@ finished chunks are renamed into place; the others in the state folder of this m
 import functools
 import hashlib
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +80,12 @@ class ShardingOutput:
         """Where unfinished chunks and other temporary files are; removed at the end."""
         return self.work_folder / STAGING
 
-    def publisher(self) -> Publisher:
-        """Return what takes finished chunks."""
+    def publisher(self, sleep: Callable[[float], None] = time.sleep) -> Publisher:
+        """Return what takes finished chunks; `sleep` waits between the tries of an upload."""
         publish = (
             functools.partial(move_into, self._local)
             if self._local is not None
-            else Uploader(self._store, self._prefix)
+            else Uploader(self._store, self._prefix, sleep)
         )
         return Publisher(self.staging, publish)
 
