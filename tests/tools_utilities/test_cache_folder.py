@@ -1,3 +1,4 @@
+import errno
 import os
 import signal
 import subprocess
@@ -122,6 +123,35 @@ def test_a_full_disk_means_reading_on_without_a_cache(tmp_path, caplog):
         assert words in record.message
     assert reader.to_dict()["objects_uncached"] == 8
     assert not entries(tmp_path)
+
+
+class DiskThatTurnsReadOnly(FullDisk):
+    """Takes two objects; then the system mounts it anew without writing, as after an error."""
+
+    def __init__(self) -> None:
+        self.left = 2
+
+    def free_and_total_bytes(self, folder):
+        return GB, GB
+
+    def allocate(self, fd, num_bytes):
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+
+def test_a_disk_that_turns_read_only_means_reading_on_without_a_cache(tmp_path, caplog):
+    store = FaultStore()
+    infos = [store.put(f"k{n}", content(str(n), 50_000)) for n in range(4)]
+    reader = reader_of(store)
+    reader._cache = DiskCache(tmp_path, GB, disk=DiskThatTurnsReadOnly())
+    for _ in range(2):
+        for number, info in enumerate(infos):
+            assert read_all(reader, info) == content(str(number), 50_000)
+    [record] = [record for record in caplog.records if record.levelname == "WARNING"]
+    for words in (str(tmp_path), "Read-only file system", "without a cache"):
+        assert words in record.message
+    assert len(entries(tmp_path)) == 2
 
 
 class LyingDisk(FullDisk):
