@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from tools_utilities.errors import QuarkError, RecordError
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 WRITE_ROWS = 256
 _TABLE_BYTES = 4 << 20
 _LOOKED_AT = 4
+_SCALARS = frozenset({bool, float, int, type(None)})
+_SCALAR_BYTES = 8
 
 
 def first_column(key: str, found: Sequence[str], wanted: Sequence[str]) -> str:
@@ -192,13 +195,16 @@ def _next_rows(stream: Iterator[Sample], num_bytes: int) -> list[Sample]:
     rows, held = list[Sample](), 0
     for sample in stream:
         rows.append(sample)
-        held += sum(_about_bytes(value) for value in sample.values())
+        for value in sample.values():  # every value of a dataset passes here
+            held += len(value) if type(value) is str else _about_bytes(value)
         if len(rows) >= WRITE_ROWS or held >= num_bytes:
             break
     return rows
 
 
 def _about_bytes(value: Any) -> int:
+    if type(value) in _SCALARS:
+        return _SCALAR_BYTES
     if isinstance(value, str | bytes):
         return len(value)
     if isinstance(value, list | tuple) and value:
@@ -206,13 +212,14 @@ def _about_bytes(value: Any) -> int:
         return (8 + sum(map(_about_bytes, shown)) // len(shown)) * len(value)
     if isinstance(value, dict):
         return 64 + sum(map(_about_bytes, value.values()))
-    return int(getattr(value, "nbytes", 8))
+    return int(getattr(value, "nbytes", _SCALAR_BYTES))
 
 
 def _table(samples: list[Sample], schema: "pa.Schema | None", first: int, what: str) -> "pa.Table":
     import pyarrow as pa
 
-    names = list(dict.fromkeys(name for sample in samples for name in sample))
+    shapes = dict.fromkeys(map(tuple, samples))  # few, so that not every name is looked at
+    names = list(dict.fromkeys(chain.from_iterable(shapes)))
     try:
         if schema is None:
             return pa.table({name: [sample.get(name) for sample in samples] for name in names})

@@ -17,8 +17,8 @@ import msgspec
 
 from tools_utilities.checksum import crc32c, encode_crc32c
 from tools_utilities.compression import CompressedWriter, compressed_writer
-from tools_utilities.json_records import encode_line
-from tools_utilities.shard_format import BoundedWriter, Sample, ShardFormat
+from tools_utilities.json_records import ExactJson, decode_objects, encode_line
+from tools_utilities.shard_format import BoundedWriter, ReadOptions, Sample, ShardFormat
 
 QUEUE_BATCHES = 2
 BUFFER_BYTES = 256 << 10
@@ -123,7 +123,7 @@ def encode_lines(records: Sequence[bytes | Sample], first: int) -> bytes:
         RecordError: a sample holds what JSON cannot say exactly; `first` numbers the first record.
     """
     if records and isinstance(records[0], bytes):
-        return b"\n".join(records) + b"\n"  # type: ignore[arg-type] # a source gives one kind
+        return b"\n".join([*records, b""])  # type: ignore[list-item] # a source gives one kind
     return b"".join(encode_line(sample, first + at) for at, sample in enumerate(records))  # type: ignore[arg-type] # as above
 
 
@@ -135,15 +135,20 @@ def write_lines(batches: Iterable[Sequence[Any]], stream: CompressedWriter) -> i
     """
     count, held = 0, bytearray()
     for batch in batches:
-        held += encode_lines(batch, count)
+        encoded = memoryview(encode_lines(batch, count))
         count += len(batch)
-        whole = len(held) - len(held) % BUFFER_BYTES
-        if whole:
-            view = memoryview(held)
-            for start in range(0, whole, BUFFER_BYTES):
-                stream.write(view[start : start + BUFFER_BYTES])  # type: ignore[arg-type] # any buffer
-            view.release()
-            del held[:whole]
+        start = 0
+        if held:
+            start = BUFFER_BYTES - len(held)
+            held += encoded[:start]
+            if len(held) < BUFFER_BYTES:
+                continue
+            stream.write(bytes(held))
+            held.clear()
+        whole = len(encoded) - (len(encoded) - start) % BUFFER_BYTES
+        for at in range(start, whole, BUFFER_BYTES):
+            stream.write(encoded[at : at + BUFFER_BYTES])  # type: ignore[arg-type] # any buffer
+        held += encoded[whole:]
     stream.write(bytes(held))
     return count
 
@@ -317,12 +322,15 @@ def write_batches(
 def _samples(batches: Iterable[Sequence[Any]]) -> Iterator[Sample]:
     for batch in batches:
         if isinstance(batch[0], bytes):
-            yield from _decoder.decode_lines(b"\n".join(batch))
+            yield from decode_objects([memoryview(b"\n".join(batch))], count=len(batch)) or [
+                _exact.decode(line) for line in batch
+            ]
         else:
             yield from batch
 
 
-_decoder = msgspec.json.Decoder(dict[str, Any])
+_exact = ExactJson(ReadOptions(allow_nan=True))
+"""For what the source took: it was told whether NaN may be there."""
 
 
 def _format_write(

@@ -93,4 +93,5 @@ class ChunkWriters:
 
 def takes_lines(format_name: str, num_growing: int) -> bool:
     """Say whether JSON lines are best given as they are: copied, or decoded where they are written."""
-    return format_name == "jsonl" or format_name in _PYTHON_FORMATS or num_growing > _SIDE_BY_SIDE
+    known = format_name in {"jsonl", "parquet"} or format_name in _PYTHON_FORMATS
+    return known or num_growing > _SIDE_BY_SIDE

@@ -15,8 +15,10 @@ from tools_utilities.zstd_frames import ZstdFrameError, ZstdFrames
 _PIECE_BYTES = 1 << 20
 _ZSTD_FEED_BYTES = 64 << 10
 _LONGEST_WINDOW, _SHORTEST_WINDOW = 20, 15
-_ZSTD_LEVEL = 2
-"""Half the processor time of level 3 on text, for files of about its size (docs/benchmarks.md)."""
+_ZSTD_LEVEL = 1
+_HASH_LOG = 15
+"""Of level 1, which has 14: nine tenths of the speed, files between its own and level 2's
+(docs/benchmarks.md)."""
 _GZIP_WINDOW = 31  # zlib's own code for "a gzip member, 32 KiB window"
 
 
@@ -189,26 +191,27 @@ def compressed_writer(
         import zstandard
 
         compressor = zstandard.ZstdCompressor(
-            compression_params=_zstd_parameters(
-                _ZSTD_LEVEL if level is None else level, memory_bytes
-            )
+            compression_params=_zstd_parameters(level, memory_bytes)
         )
         writer: CompressedWriter = compressor.stream_writer(file, closefd=False)
         return writer
     raise UsageError(f"unknown compression {compression!r}", hint="Known: gzip, zstd.")
 
 
-def _zstd_parameters(level: int, memory_bytes: int | None) -> Any:
+def _zstd_parameters(level: int | None, memory_bytes: int | None) -> Any:
     import zstandard
 
     def parameters(**more: int) -> Any:
-        return zstandard.ZstdCompressionParameters.from_level(level, write_checksum=1, **more)
+        return zstandard.ZstdCompressionParameters.from_level(
+            _ZSTD_LEVEL if level is None else level, write_checksum=1, **more
+        )
 
-    chosen = parameters()
+    own = {"hash_log": _HASH_LOG} if level is None else {}
+    chosen = parameters(**own)
     for window_log in range(_LONGEST_WINDOW, _SHORTEST_WINDOW - 1, -1):
         if memory_bytes is None or chosen.estimated_compression_context_size() <= memory_bytes:
             break
-        tables = window_log - 3
+        tables = min(window_log - 3, own.get("hash_log", window_log))
         chosen = parameters(window_log=window_log, hash_log=tables, chain_log=tables)
     return chosen
 

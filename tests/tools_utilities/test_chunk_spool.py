@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from tools_utilities.chunk_spool import (
@@ -168,8 +169,21 @@ def test_where_chunks_are_written(
 def test_whether_lines_are_copied_depends_on_the_plan_alone() -> None:
     assert takes_lines("jsonl", 1)
     assert takes_lines("mds", 1)
-    assert not takes_lines("parquet", 8)
-    assert takes_lines("parquet", 9)
+    assert takes_lines("parquet", 1)
+    assert not takes_lines("arrow", 8)
+    assert takes_lines("arrow", 9)
+
+
+def test_lines_with_numbers_that_only_python_reads_are_written_all_the_same(tmp_path: Path) -> None:
+    lines = [b'{"a":1.5}', b'{"a":NaN}', b'{"a":-Infinity}']
+
+    written = write_chunk(
+        [lines], tmp_path / "a.parquet", shard_formats()["parquet"], None, memory_bytes=1 << 20
+    )
+
+    assert written.num_samples == 3
+    column = pq.read_table(written.path).column("a").to_pylist()
+    assert [str(value) for value in column] == ["1.5", "nan", "-inf"]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is always full")

@@ -22,7 +22,14 @@ from tools_utilities.folder_columns import (
 from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.object_store import ObjectInfo, ObjectStore, StoreSpec, open_store
 from tools_utilities.sample_source import SampleSource, Source, SourceBlock, SourceOptions
-from tools_utilities.shard_format import OpenSplit, Split, format_of, require_format
+from tools_utilities.shard_format import (
+    OpenSplit,
+    ReadOptions,
+    ShardBytes,
+    Split,
+    format_of,
+    require_format,
+)
 from tools_utilities.split_content import forget_pages
 from tools_utilities.whole_object import open_whole_object
 
@@ -162,58 +169,73 @@ class StoredRecords:
             )
             done_bytes += sum(split.num_bytes for split in splits[: first[0]])
             for current in range(first[0], len(splits)):
-                opened = open_table_split(shard, splits[current], read)
                 index = first[1] if current == first[0] else 0
-                try:
-                    for indices, records in self._batches(opened, splits[current].key, index):
-                        yield SourceBlock(
-                            first=number,
-                            records=records,
-                            sizes=_sizes(records, splits[current], opened),
-                            position={
-                                "object": object_index,
-                                "split": current,
-                                "index": indices.start,
-                            },
-                            done_bytes=done_bytes
-                            + splits[current].num_bytes * indices.start // opened.num_samples,
-                        )
-                        number += len(records)
-                        read_bytes += _weight(records)
-                        if read_bytes >= _FORGET_BYTES:
-                            read_bytes = 0
-                            forget_pages(shard)
-                finally:
-                    opened.close()
+                for piece in self._pieces(shard, splits[current], read, index):
+                    yield SourceBlock(
+                        first=number,
+                        records=piece.records,
+                        sizes=piece.sizes,
+                        position={"object": object_index, "split": current, "index": piece.index},
+                        done_bytes=done_bytes + int(splits[current].num_bytes * piece.done),
+                    )
+                    number += len(piece.records)
+                    read_bytes += sum(piece.sizes)
+                    if read_bytes >= _FORGET_BYTES:
+                        read_bytes = 0
+                        forget_pages(shard)
                 done_bytes += splits[current].num_bytes
                 forget_pages(shard)
         finally:
             shard.close()
 
-    def _batches(
-        self, opened: OpenSplit, key: str, index: int
-    ) -> Iterator[tuple[range, list[Any]]]:
+    def _pieces(
+        self, shard: ShardBytes, split: Split, read: ReadOptions, index: int
+    ) -> Iterator["_Piece"]:
+        """Yield the records of a split from `index` on, in bounded pieces."""
+        found = require_format(split.key)
+        folder_values = values_of(split.key, self._folder_columns)
+        if self._options.json_bytes and found.name == "jsonl" and not folder_values:
+            for batch in found.lines_in_order(shard, split, read, index):  # type: ignore[attr-defined] # JSON lines have it
+                yield _Piece(
+                    index=batch.first,
+                    records=batch.lines,
+                    sizes=[len(line) + 1 for line in batch.lines],
+                    done=batch.start_byte / batch.range_bytes,
+                )
+            return
+        opened = open_table_split(shard, split, read)
+        try:
+            each = max(1, split.num_bytes // max(1, opened.num_samples))
+            for indices, records in self._batches(opened, index):
+                yield _Piece(
+                    index=indices.start,
+                    records=records,
+                    sizes=[each] * len(records),
+                    done=indices.start / opened.num_samples,
+                )
+        finally:
+            opened.close()
+
+    def _batches(self, opened: OpenSplit, index: int) -> Iterator[tuple[range, list[Any]]]:
         """Yield the records from `index` on, in batches that grow up to the limits of a block."""
-        as_lines = (
-            self._options.json_bytes
-            and require_format(key).name == "jsonl"
-            and not values_of(key, self._folder_columns)
-        )
         count = _FIRST_RECORDS
         while index < opened.num_samples:
             indices = range(index, min(index + count, opened.num_samples))
-            # Decodes lines too, so that a bad record is found here, with its place.
-            records = opened.read_lines(indices) if as_lines else opened.read(indices)  # type: ignore[attr-defined] # JSON lines have it
+            records = opened.read(indices)
             yield indices, records
             index = indices.stop
             each = max(1, _weight(records) // len(records))
             count = max(1, min(BLOCK_RECORDS, 8 * count, BLOCK_BYTES // each))
 
 
-def _sizes(records: Sequence[Any], split: Split, opened: OpenSplit) -> list[int]:
-    if isinstance(records[0], bytes):
-        return [len(line) + 1 for line in records]
-    return [max(1, split.num_bytes // max(1, opened.num_samples))] * len(records)
+class _Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """Consecutive records of a split."""
+
+    index: int
+    records: list[Any]
+    sizes: list[int]
+    done: float
+    """What part of the split lies before them."""
 
 
 def _weight(value: Any) -> int:

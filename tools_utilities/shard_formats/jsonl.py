@@ -5,11 +5,17 @@ line belongs to the range its first byte lies in. NaN and infinities are errors 
 of repeated keys the last wins (`strict`: an error).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 import numpy as np
 
+from tools_utilities.json_pieces import (
+    BATCH_BYTES,
+    BATCH_RECORDS,
+    LineBatch,
+    regular_lines,
+)
 from tools_utilities.json_records import (
     BadJsonError,
     ExactJson,
@@ -36,6 +42,8 @@ from tools_utilities.shard_format import (
 )
 from tools_utilities.split_content import SplitContent
 
+_FIRST_RECORDS = 16
+
 
 class JsonLines:
     """The format `jsonl`."""
@@ -60,6 +68,31 @@ class JsonLines:
     def open_split(self, shard: ShardBytes, split: Split, options: ReadOptions) -> "JsonlSplit":
         """Index the lines of a range; nothing is decoded yet."""
         return JsonlSplit(SplitContent(shard, split), options)
+
+    def lines_in_order(
+        self, shard: ShardBytes, split: Split, options: ReadOptions, first: int = 0
+    ) -> Iterator[LineBatch]:
+        """Yield the lines of a range from record `first` on, each decoded once to check it.
+
+        An index is made only to find `first`, or once there is something that is not one plain
+        record a line.
+
+        Raises:
+            RecordError: as `JsonlSplit.read`.
+        """
+        content = SplitContent(shard, split)
+        try:
+            view = own_lines(content.shard, content.split)[0]
+            end_byte = 0
+            if not (first or options.strict):
+                for batch in regular_lines(view):
+                    content.touched(1, batch.end_byte - batch.start_byte)
+                    end_byte, first = batch.end_byte, batch.first + len(batch.lines)
+                    yield batch
+            if end_byte < len(view):
+                yield from JsonlSplit(content, options).lines_from(first)
+        finally:
+            content.close()
 
     def write(self, samples: Iterable[Sample], file: BinaryIO) -> int:
         """Write one compact line a sample; a float that is not finite is refused."""
@@ -102,22 +135,24 @@ class JsonlSplit:
             for piece, index in zip(pieces, indices, strict=True)
         ]
 
-    def read_lines(self, indices: range) -> list[bytes]:
-        """Return the bytes of consecutive lines, as `read_raw`, having decoded them as `read` does."""
-        if len(indices) and not self._options.strict:
-            begin, end = self._starts[indices.start], self._starts[indices.stop]
-            piece = bytes(self._view[begin:end])
-            lines = piece.split(b"\n")
-            if not lines[-1]:
-                lines.pop()
-            regular = self._irregular is None or not self._irregular[indices].any()
-            # As many lines as records: no blank ones between them.
-            plain = regular and len(lines) == len(indices) and b"\r" not in piece
-            if plain and decode_objects([memoryview(piece)], count=len(lines)) is not None:
-                self._content.touched(1, len(piece))
-                return lines
-        self.read(indices)
-        return self.read_raw(indices)
+    def lines_from(self, first: int) -> Iterator[LineBatch]:
+        """Yield the lines from record `first` on, as `read_raw`, having decoded them as `read` does."""
+        count = _FIRST_RECORDS
+        while first < self.num_samples:
+            indices = range(first, min(first + count, self.num_samples))
+            self.read(indices)  # a bad record is found here, with its place
+            lines = self.read_raw(indices)
+            begin, end = int(self._starts[first]), int(self._starts[indices.stop])
+            yield LineBatch(
+                first=first,
+                lines=lines,
+                start_byte=begin,
+                end_byte=end,
+                range_bytes=len(self._view),
+            )
+            first = indices.stop
+            each = max(1, (end - begin) // len(indices))
+            count = max(1, min(BATCH_RECORDS, 8 * count, BATCH_BYTES // each))
 
     def read_raw(self, indices: Sequence[int]) -> list[bytes]:
         """Return each line's own bytes, without its LF or CRLF."""
