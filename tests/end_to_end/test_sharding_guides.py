@@ -1,5 +1,6 @@
 """The guides to sharding, followed literally, and test_sharding.sh."""
 
+import json
 import os
 import re
 import subprocess
@@ -50,6 +51,14 @@ def test_the_walk_through_with_two_processes_and_a_kill(tmp_path):
     assert "Shards: 8 total, 0 available, 0 in use, 8 completed" in printed
     assert "100 results, each once" in printed
     assert "machine0_host1" in printed
+    records = [
+        json.loads(path.read_text()) for path in tmp_path.glob("demo/sharded/shard_*/claim.json")
+    ]
+    assert len(records) == 8
+    # The killed one held a shard, or had just completed it.
+    followed = [record for record in records if record["gen"] > 1]
+    first = [record for record in records if record["worker"] == "machine0_host0"]
+    assert len(followed) == 1 or first
 
 
 def test_the_quick_start(tmp_path):
