@@ -15,6 +15,7 @@ from tools_utilities.errors import (
     UsageError,
 )
 from tools_utilities.object_store import ObjectStore, StoreSpec, open_store, store_schemes
+from tools_utilities.object_stores import _s3_listing
 
 pytestmark = pytest.mark.usefixtures("aws_environment")
 
@@ -310,21 +311,22 @@ def test_folder_listing_tells_objects_and_folders_apart(store):
     assert (page.objects, page.prefixes) == ((), ())
 
 
-@pytest.mark.parametrize("kind", ["memory", "file", "moto"], indirect=False)
-def test_folder_listing_comes_in_pages(kind, request, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "size"), [("memory", 1000), ("file", 1000), ("moto", 100)], indirect=False
+)
+def test_folder_listing_comes_in_pages(kind, size, request, tmp_path, monkeypatch):
+    # Over a thousand objects take moto ten seconds.
+    monkeypatch.setattr(_s3_listing, "PAGE_KEYS", size)
     store = make_store(kind, request, tmp_path)
-    fill(
-        store, [f"d/{n:04}" for n in range(1005)] + [f"d/f{n}/x" for n in range(3)], lambda _: b"1"
-    )
+    names = [f"d/{n:04}" for n in range(size + 5)]
+    fill(store, names + [f"d/f{n}/x" for n in range(3)], lambda _: b"1")
     pages = list(store.list_folder("d/"))
-    assert [len(page.objects) + len(page.prefixes) for page in pages] == [1000, 8]
-    assert [info.key for page in pages for info in page.objects] == [
-        f"d/{n:04}" for n in range(1005)
-    ]
+    assert [len(page.objects) + len(page.prefixes) for page in pages] == [size, 8]
+    assert [info.key for page in pages for info in page.objects] == names
     assert [prefix for page in pages for prefix in page.prefixes] == ["d/f0/", "d/f1/", "d/f2/"]
     assert len(list(store.list_folder("d/", max_pages=1))) == 1
-    assert keys(store, "d/", start_after="d/1000") == [
-        *[f"d/{n}" for n in range(1001, 1005)],
+    assert keys(store, "d/", start_after=names[size]) == [
+        *names[size + 1 :],
         *[f"d/f{n}/x" for n in range(3)],
     ]
 
