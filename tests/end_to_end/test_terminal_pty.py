@@ -130,6 +130,8 @@ def test_picker_confirmation_no(project, size):
 def test_picker_leave_starts_nothing(project):
     screen = Screen(project, "train quark with data/datasets/two for 3 steps")
     screen.until("Which ones to train on?")
+    # The first paint comes before the parts of a run are loaded, and is gone again.
+    assert screen.raw.startswith("\x1b[2mreading …\x1b[0m\r\x1b[K\x1b[2mlooking …\x1b[0m\r\x1b[K")
     screen.send("\x1b")
     assert screen.end() == 2
     assert "no group was chosen" in screen.text
@@ -147,6 +149,7 @@ def test_plain_picker_without_escape_bytes(project, changes):
     screen.send("1\n")
     assert screen.end() == 0
     assert "\x1b" not in screen.raw
+    assert "reading …" not in screen.raw
     assert "8 shards" in screen.text
 
 

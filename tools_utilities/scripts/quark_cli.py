@@ -215,11 +215,12 @@ def _show_reading(reading: Any, console: Console) -> int:
 
 
 def _carry_out(arguments: Arguments, argv: Sequence[str], console: Console) -> int:
-    from knowledge_hub.hub import KnowledgeHub
-    from tools_utilities.reading_dialogue import settle
+    with _shown_at_once("reading …", console):
+        from knowledge_hub.hub import KnowledgeHub
+        from tools_utilities.reading_dialogue import settle
 
-    aliases = _aliases()
-    hub = KnowledgeHub()
+        aliases = _aliases()
+        hub = KnowledgeHub()
 
     def read(sentence: str) -> Any:
         return hub.read(sentence, aliases=aliases)
@@ -234,6 +235,11 @@ def _carry_out(arguments: Arguments, argv: Sequence[str], console: Console) -> i
     for warning in reading.warnings:
         console.warn(warning)
     return _run_intent(reading, ignored, arguments, argv, console)
+
+
+def _shown_at_once(what: str, console: Console) -> contextlib.AbstractContextManager[None]:
+    """Return what shows, at a terminal, that the program is there while it loads its parts."""
+    return console.working(what) if console.can_animate else contextlib.nullcontext()
 
 
 def _offered(slot: str, intent: str | None) -> Any:
@@ -264,7 +270,8 @@ def _run_intent(
 def _resources(
     arguments: Arguments, ignored: Sequence[str], argv: Sequence[str], console: Console
 ) -> Any:
-    from resource_manager.manager import CommandOptions, ResourceManager
+    with _shown_at_once("looking …", console):
+        from resource_manager.manager import CommandOptions, ResourceManager
 
     options = CommandOptions(
         groups=arguments.groups,
