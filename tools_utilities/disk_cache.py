@@ -42,6 +42,8 @@ _NOT_OURS = {errno.ENOENT, errno.ELOOP, errno.EACCES, errno.EPERM}
 _ANNOUNCE_SECONDS = 0.05
 _FREE_SHARE = 0.05
 """Of the disk, left to everybody else."""
+_SPARE_SHARE = 1 / 256
+"""Of the budget: so much more goes in a walk over all entries, so that of small objects not each costs one."""
 
 
 class EntryId(msgspec.Struct, frozen=True, kw_only=True):
@@ -332,9 +334,14 @@ class DiskCache:
         if self._shortfall(ledger, num_bytes) <= 0:
             return True
         files = ledger.recount()
+        if self._shortfall(ledger, num_bytes) <= 0:
+            return True
+        spare = int(self.budget_bytes * _SPARE_SHARE)
         for file in self._candidates(files, entry if ahead else None):
             if self._shortfall(ledger, num_bytes) <= 0:
-                break
+                spare -= file.evictable.num_bytes
+                if spare < 0:
+                    break
             if _evict(file):
                 ledger.add(-file.evictable.num_bytes)
         if self._shortfall(ledger, num_bytes) <= 0:

@@ -13,7 +13,10 @@ from tests.cache_parts import (
     lease,
     store,
 )
+from tools_utilities import disk_cache
 from tools_utilities.disk_cache import DiskCache
+
+KB = 1024
 
 # The budget.
 
@@ -36,6 +39,20 @@ def test_a_reservation_counts_before_it_is_written(tmp_path):
     assert cache.reserve(identity("c")) is None
     one.discard()
     assert cache.reserve(identity("c")) is not None
+
+
+def test_of_many_small_objects_some_go_together(tmp_path, monkeypatch):
+    """A walk over all entries costs their number, so it must not come with every small download."""
+    monkeypatch.setattr(disk_cache, "_SPARE_SHARE", 1 / 4)
+    cache, counts = DiskCache(tmp_path, int(12.5 * KB), policy="lru"), list[int]()
+    for number in range(18):
+        assert store(cache, f"k{number:02}", KB)
+        assert folder_bytes(tmp_path) <= cache.budget_bytes
+        counts.append(len(entries(tmp_path)))
+    # Three more than needed, which is what a quarter of the budget holds; no more before it is full again.
+    assert counts[11:] == [12, 9, 10, 11, 12, 9, 10]
+    assert not has(cache, "k07", KB)
+    assert has(cache, "k08", KB)
 
 
 def test_an_object_larger_than_the_budget_gets_no_room(tmp_path):
