@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 
 import brain.ml.models
-from brain.ml.model_name import check_own, is_own
+from brain.ml.hf_folder import hf_folder
+from brain.ml.model_name import HF_PREFIX, check_own, is_hf, is_own
 from brain.ml.training_job import CheckpointTarget, TrainingJob, load_job
 from resource_manager.accelerators import (
     Accelerators,
@@ -54,7 +55,8 @@ def make_job(
     """
     out_dir = out_dir_of(settings)
     taken = {path.name for path in out_dir.iterdir()} if out_dir.is_dir() else set()
-    fields = job_fields(settings)
+    model = known_model(request.model, settings)
+    fields = job_fields(settings, model)
     name = settings.value("name") or new_run_name(taken, source)
     check_run_name(name)
     if name in taken and fields["resume"] != "auto":
@@ -69,8 +71,8 @@ def make_job(
     return TrainingJob(
         name=name,
         run_dir=str(out_dir / name),
-        model=known_model(request.model, settings),
-        project_dir=str(settings.root) if is_own(request.model) else None,
+        model=model,
+        project_dir=str(settings.root) if is_own(model) else None,
         train=data.train,
         val=data.val,
         weights=request.weights,
@@ -108,6 +110,14 @@ def known_model(name: str, settings: Settings) -> str:
     names = sorted(path.stem for path in Path(folder).glob("[!_]*.py"))
     if name in names:
         return name
+    if is_hf(name):
+        typed = Path(name.removeprefix(HF_PREFIX))
+        home = settings.environment.home
+        if home is not None and typed.parts[:1] == ("~",):
+            typed = home.joinpath(*typed.parts[1:])
+        found = f"{HF_PREFIX}{settings.start_dir / typed}"
+        hf_folder(found)
+        return found
     if is_own(name):
         check_own(name, str(settings.root))
         return name
@@ -116,7 +126,7 @@ def known_model(name: str, settings: Settings) -> str:
     ) else "no model of this version"  # fmt: skip
     raise UsageError(
         f"model {name}: {what}",
-        hint=f"Known: {', '.join(names)}, or your own: train mypkg.models:build with …",
+        hint=f"Known: {', '.join(names)}, hf:FOLDER, or your own: mypkg.models:build.",
     )
 
 

@@ -3,6 +3,8 @@
 from typing import Any
 
 from brain.ml.dataset_shards.partition_strategy import find_strategy
+from brain.ml.hf_folder import TOKENIZER_FILE, hf_folder, read_config
+from brain.ml.model_name import is_hf
 from brain.ml.model_shape import layers_for
 from brain.ml.tokenizer import BYTES, FileTokenizer, load_tokenizer
 from brain.ml.training_job import Every, TrainingJob
@@ -14,17 +16,18 @@ SAME_NAME = (
     "cache_policy", "prefetch", "fetch_concurrency", "workers", "shuffle", "shuffle_mb", "seed",
     "mix_stop", "stall_seconds", "partition", "equalize", "max_drop", "on_bad", "bad_budget", "on_missing", "allow_changed", "allow_nan",
     "strict", "text_key", "template", "tokenizer", "vocab_size", "seq_len", "pad_id", "eos_id", "overlong",
-    "layers", "max_steps", "max_tokens", "max_samples", "max_seconds", "grad_accum", "lr",
+    "layers", "lora_rank", "lora_alpha", "max_steps", "max_tokens", "max_samples", "max_seconds", "grad_accum", "lr",
     "schedule", "warmup_steps", "optimizer", "weight_decay", "grad_clip", "precision", "compile",
     "parallel", "device", "nodes", "min_nodes", "rendezvous", "max_restarts", "rejoin_seconds", "sample_log", "keep",
 )  # fmt: skip
 """Settings that a job holds under the same name."""
 STOP_RULES = ("max_steps", "max_tokens", "max_samples", "max_seconds")
 PARTITION_OPTIONS = ("num_partitions", "hash_seed", "ranges", "partition_key")
+_NEAREST = ("--override", "sentence")
 RENTED = ("gpu_type", "spot", "max_price_hour", "max_cost")
 
 
-def job_fields(settings: Settings) -> dict[str, Any]:
+def job_fields(settings: Settings, model: str = "quark") -> dict[str, Any]:
     """Return the fields of a TrainingJob that settings decide (all but name, folder and data).
 
     Raises:
@@ -40,9 +43,11 @@ def job_fields(settings: Settings) -> dict[str, Any]:
         every = settings.value(name)
         fields[name] = Every(**every) if every else None
     fields["resume"] = "auto" if settings.value("resume") == "auto" else None
-    fields["tokenizer"], fields["eos_id"] = _tokenizer(settings)
+    fields |= hf_fields(settings, model) if is_hf(model) else _text_fields(settings)
     fields["token_ends"] = settings.is_set("eos_id")
-    fields["layers"] = _layers(settings, fields["tokenizer"])
+    if model == "quark":
+        fields["layers"] = _layers(settings, fields["tokenizer"])
+    _refuse_other_models(settings, model)
     fields["partition_options"] = _partition_options(settings)
     _refuse_rented(settings)
     find_strategy(settings.value("partition"))  # `adaptive` is not for training
@@ -75,15 +80,59 @@ def _epochs(settings: Settings) -> float | None:
     return None if any(settings.value(rule) is not None for rule in STOP_RULES) else 1.0
 
 
-def _tokenizer(settings: Settings) -> tuple[str, int]:
+def _text_fields(settings: Settings) -> dict[str, Any]:
     """Return the tokenizer, a file as an absolute path, and the token that ends a document."""
     name, end_id = str(settings.value("tokenizer")), int(settings.value("eos_id"))
     if name == BYTES:
-        return name, end_id
+        return {"tokenizer": name, "eos_id": end_id}
     path = settings.path("tokenizer")
     tokenizer = load_tokenizer(str(path))
     own = tokenizer.end_id if isinstance(tokenizer, FileTokenizer) else None
-    return str(path), end_id if settings.is_set("eos_id") or own is None else own
+    said = settings.is_set("eos_id") or own is None
+    return {"tokenizer": str(path), "eos_id": end_id if said else own}
+
+
+def hf_fields(settings: Settings, model: str) -> dict[str, Any]:
+    """Return what a transformers folder says of its tokens, where nobody says something else.
+
+    Raises:
+        UsageError: it has no tokenizer and none is named, or a sequence is too long for it.
+    """
+    folder = hf_folder(model)
+    config, file = read_config(folder), folder / TOKENIZER_FILE
+    if settings.is_set("tokenizer"):
+        fields = _text_fields(settings)
+    elif file.is_file():
+        fields = {"tokenizer": str(file), "eos_id": settings.value("eos_id")}
+    else:
+        raise UsageError(
+            f"model {model}: no {TOKENIZER_FILE} in its folder", hint="Name one: tokenizer=PATH."
+        )
+    if not settings.is_set("eos_id") and config.end_id is not None:
+        fields["eos_id"] = config.end_id
+    if not settings.is_set("pad_id") and config.pad_token_id is not None:
+        fields["pad_id"] = config.pad_token_id
+    if not settings.is_set("vocab_size"):
+        fields["vocab_size"] = config.vocab_size
+    most, seq_len = config.most_positions, int(settings.value("seq_len"))
+    if most is not None and seq_len > most:
+        raise UsageError(
+            f"seq_len={seq_len}: {model} was made for {most}", hint=f"Use context {most} or less."
+        )
+    return fields
+
+
+def _refuse_other_models(settings: Settings, model: str) -> None:
+    """Refuse settings that only another kind of model has.
+
+    Raises:
+        UsageError: naming the setting.
+    """
+    wrong = ("layers", "parameters") if is_hf(model) else ("lora_rank", "lora_alpha")
+    said = [name for name in wrong if settings.source(name) in _NEAREST]
+    if said:
+        whose = "quark and one's own models" if is_hf(model) else "hf: models"
+        raise UsageError(f"{said[0]}={settings.value(said[0])}: for {whose}", hint="Leave it out.")
 
 
 def _layers(settings: Settings, tokenizer: str) -> int:

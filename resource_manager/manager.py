@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from brain.ml.model_name import is_hf
 from brain.ml.training_job import TrainingJob
 from resource_manager.accelerators import Accelerators, accelerators_here, device_problem
 from resource_manager.data_actions import DataActions
@@ -120,7 +121,8 @@ class ResourceManager(DataActions):
     def _train(self, request: TrainingRequest, settings: Settings) -> int:
         if request.task not in ("train", "finetune"):
             raise UsageError(f"task {request.task}: only train and finetune start a run")
-        if request.task == "finetune":
+        # The folder of an hf: model holds the weights to start from.
+        if request.task == "finetune" and (request.init_from or not is_hf(request.model)):
             request, settings = self._with_weights(request, settings)
         finder = self._finder(settings, request)
         data = self._find_data(request, settings, finder)

@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 
 from brain.ml.dataset_shards.shuffle_figures import ShuffleQuality
+from brain.ml.hf_folder import count_parameters, hf_folder
+from brain.ml.model_name import is_hf
 from brain.ml.training_job import DataSource, TrainingJob
 from resource_manager.planned_text import PlannedText
 from tools_utilities.prepared_types import prepared
@@ -127,6 +129,8 @@ def parameters_of(job: TrainingJob) -> int | None:
     from brain.ml.model_shape import ModelShape
     from brain.ml.tokenizer import load_tokenizer
 
+    if is_hf(job.model):
+        return count_parameters(hf_folder(job.model))
     if job.model != "quark":
         return None  # only building it can tell
     vocab = load_tokenizer(job.tokenizer).vocab_size

@@ -19,6 +19,8 @@ from tools_utilities.terminal_text import Line, Span, pairs
 
 SETTINGS_OF = {
     "processes": ("gpus",),
+    "layers": ("layers", "parameters"),
+    "token_ends": ("eos_id",),
     "batch_size": ("batch_size", "batch_scope"),
     "cache_bytes": ("cache_bytes", "cache_gb"),
     "checkpoints": ("checkpoint_dir",),
@@ -30,6 +32,7 @@ SETTINGS_OF = {
 """Job fields that no setting of the same name decides alone."""
 SAID_BY_SLOT = {
     "model": "the sentence, or the one model there is",
+    "project_dir": "the project, for a model of one's own",
     "train": "the data that was named",
     "val": "the validation data that was named, or what lies beside the training data",
     "weights": "the sentence; without them, groups count by their size",

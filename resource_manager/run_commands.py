@@ -271,7 +271,7 @@ def _changes(settings: Settings, job: TrainingJob, info: RunInfo) -> dict[str, A
 
     absolute = make_absolute(said, base_of)
     values = {**settings.values, **absolute}
-    fields = job_fields(msgspec.structs.replace(settings, values=values))
+    fields = job_fields(msgspec.structs.replace(settings, values=values), job.model)
     also = {"gpus": "processes", "cache_gb": "cache_bytes", "parameters": "layers"}
     names = {also.get(name, name) for name in said} - {"resume"}
     changed = {name: fields[name] for name in fields if name in names}

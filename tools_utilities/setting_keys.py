@@ -166,12 +166,9 @@ SETTING_KEYS: tuple[SettingKey, ...] = (
     ),
     # The model and its training.
     _key("layers", "int", "The size dial of the quark model.", default=4, minimum=1),
-    _slot(
-        "parameters",
-        "int",
-        "Size of the quark model; sets layers to what comes nearest.",
-        minimum=1,
-    ),
+    _slot("parameters", "int", "Size of the quark model; sets layers to the nearest.", minimum=1),
+    _key("lora_rank", "int", "Train adapters of this rank on an hf: model.", minimum=1),
+    _key("lora_alpha", "float", "How strongly adapters count; unset: twice the rank.", minimum=0),
     _slot("epochs", "float", "Passes over the data.", minimum=0, exclusive=True),
     _slot("max_steps", "int", "Stop after this many steps.", minimum=1, aliases=("steps",)),
     _slot("max_tokens", "int", "Stop after this many tokens.", minimum=1),

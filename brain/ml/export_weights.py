@@ -17,6 +17,7 @@ from torch import Tensor
 from brain.ml.checkpoint import MODEL, read_state
 from brain.ml.checkpoint_files import sync_file
 from brain.ml.checkpoint_place import checkpoint_of
+from brain.ml.model_name import is_hf
 from brain.ml.sharded_tensors import ShardReader, dtype_of, read_into
 from tools_utilities.errors import QuarkError, UsageError
 
@@ -48,13 +49,35 @@ def export_weights(path: Path, out: Path) -> int:
     return len(tensors)
 
 
+def export_hf(path: Path, out: Path, *, merged: bool) -> bool:
+    """Write the weights of a run on an `hf:` model as a folder; False: it is of another model.
+
+    Raises:
+        QuarkError: there is no whole checkpoint, or `out` exists.
+    """
+    folder = checkpoint_of(path)
+    model = read_state(folder).model
+    if not is_hf(model):
+        return False
+    from brain.ml.hf_export import export_folder, job_of_checkpoint
+
+    export_folder(folder, job_of_checkpoint(path, folder, model), out, merged=merged)
+    return True
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Export as the arguments say; returns the exit code."""
     parser = ArgumentParser(prog="python -m brain.ml.export_weights", description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--merged", action="store_true", help="add LoRA adapters to the weights")
     given = parser.parse_args(arguments)
     try:
+        if given.out.suffix != ".safetensors" and export_hf(
+            given.run, given.out, merged=given.merged
+        ):
+            sys.stdout.write(f"{given.out}: written\n")
+            return 0
         count = export_weights(given.run, given.out)
     except QuarkError as error:
         sys.stderr.write(f"{error}\n{error.hint}\n")

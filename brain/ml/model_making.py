@@ -6,8 +6,9 @@ from typing import NamedTuple
 import msgspec
 from torch import nn
 
+from brain.ml.hf_model import load_hf
 from brain.ml.model import build_model
-from brain.ml.model_name import is_own
+from brain.ml.model_name import is_hf, is_own
 from brain.ml.model_shape import ModelShape
 from brain.ml.own_model import build_own
 from brain.ml.task import RecordTask, Task, TextTask
@@ -35,6 +36,8 @@ def make_model(job: TrainingJob) -> MadeModel:
     if is_own(job.model):
         return _own(job, tokenizer, shape)
     check_special_ids(job.tokenizer, vocab_size, eos_id=job.eos_id, pad_id=job.pad_id)
+    if is_hf(job.model):
+        return MadeModel(load_hf(job), TextTask(job, tokenizer), shape)
     return MadeModel(build_model(job.model, shape, job.seed), TextTask(job, tokenizer), shape)
 
 

@@ -50,10 +50,14 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     run_dir: str
     """Absolute folder of the run: job.yaml, plan.json, metrics.jsonl, log, checkpoints/."""
     model: str = "quark"
-    """A file of `brain/ml/models/`, or `package.module:build` for one's own."""
+    """A file of `brain/ml/models/`, `package.module:build` for one's own, or `hf:FOLDER`."""
     project_dir: str | None = None
     """Folder that `package.module:build` is imported from."""
     layers: int = 4
+    lora_rank: int | None = None
+    """Of `hf:` models: train adapters of this rank alone; None: all weights."""
+    lora_alpha: float | None = None
+    """How strongly adapters count; None: twice the rank."""
 
     train: tuple[DataSource, ...]
     val: tuple[DataSource, ...] = ()

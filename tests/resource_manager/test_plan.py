@@ -117,7 +117,7 @@ def test_parameters_are_those_of_the_model_itself():
     job = make_job(layers=2)
     shape = ModelShape(layers=2, vocab_size=259, seq_len=256)
     assert parameters_of(job) == shape.num_parameters > 400_000
-    assert parameters_of(make_job(model="hf:some/model")) is None
+    assert parameters_of(make_job(model="mypkg.models:build")) is None
 
 
 def test_many_small_objects_on_one_prefix_are_warned_of():

@@ -32,13 +32,14 @@ SETTINGLESS = {
     "schema",
     "counts_dir",
     "model",
+    "project_dir",
     "weights",
     "init_from",
     "from_step",
     "evaluate_only",
 }
-UNSAID = {"tokenizer", "template"}
-"""Left at their defaults above: one needs a file, the other goes with no text_key."""
+UNSAID = {"tokenizer", "template", "lora_rank", "lora_alpha"}
+"""Left at their defaults above: they need a file, no text_key, or an hf: model."""
 FIELDS = TrainingJob.__struct_fields__
 
 

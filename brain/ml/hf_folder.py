@@ -1,0 +1,103 @@
+"""A folder with a causal language model that transformers saved; imports no torch, so that a plan can look.
+
+Only `config.json`, `tokenizer.json` and safetensors files are read, and no code of the folder is run.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from brain.ml.model_name import HF_PREFIX
+from tools_utilities.errors import DataNotFoundError, UsageError
+
+CONFIG_FILE = "config.json"
+TOKENIZER_FILE = "tokenizer.json"
+_LENGTH_BYTES = 8
+
+
+class HfConfig(msgspec.Struct, frozen=True):
+    """What is needed of `config.json`."""
+
+    vocab_size: int
+    model_type: str = ""
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+    max_position_embeddings: int | None = None
+    n_positions: int | None = None
+
+    @property
+    def end_id(self) -> int | None:
+        """The token that ends a document; of several the first."""
+        found = self.eos_token_id
+        return found[0] if isinstance(found, list) else found
+
+    @property
+    def most_positions(self) -> int | None:
+        """The longest sequence it was made for."""
+        return self.max_position_embeddings or self.n_positions
+
+
+def hf_folder(name: str) -> Path:
+    """Return the folder of `hf:FOLDER`.
+
+    Raises:
+        DataNotFoundError: it is not there, or holds no model in safetensors.
+    """
+    folder = Path(name.removeprefix(HF_PREFIX))
+    if not (folder / CONFIG_FILE).is_file():
+        raise DataNotFoundError(
+            f"model {name}: {folder} is no folder with a {CONFIG_FILE}",
+            hint="Name a folder that transformers saved: train hf:models/tiny with …",
+        )
+    if not weight_files(folder):
+        raise DataNotFoundError(
+            f"model {name}: no .safetensors file in {folder}",
+            hint="Pickled weights are never loaded: save it anew with save_pretrained.",
+        )
+    return folder
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files of a model's weights."""
+    return sorted(folder.glob("*.safetensors"))
+
+
+def read_config(folder: Path) -> HfConfig:
+    """Return what `config.json` says.
+
+    Raises:
+        UsageError: it is damaged, or of a model without a vocabulary.
+    """
+    path = folder / CONFIG_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=HfConfig)
+    except msgspec.DecodeError as error:
+        raise UsageError(
+            f"{path}: {error}", hint="It must be of a causal language model."
+        ) from error
+
+
+def count_parameters(folder: Path) -> int:
+    """Return the numbers that the files hold, by their headers; tied ones count once, as saved.
+
+    Raises:
+        UsageError: a file is cut short.
+    """
+    return sum(_count(path) for path in weight_files(folder))
+
+
+def _count(path: Path) -> int:
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        if length > path.stat().st_size:
+            raise UsageError(f"{path}: cut short", hint="Fetch the model anew.")
+        header: dict[str, Any] = json.loads(file.read(length))
+    total = 0
+    for name, about in header.items():
+        size = 1
+        for edge in about.get("shape", ()):
+            size *= edge
+        total += size * (name != "__metadata__")
+    return total
