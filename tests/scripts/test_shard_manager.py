@@ -139,8 +139,9 @@ def test_completing_twice_is_one_completion_also_from_another_process(dataset):
     manager_of(dataset, "a").mark_completed(0)
 
     assert (dataset / "shard_000/claim.json").read_bytes() == before
-    with pytest.raises(ClaimError, match="completed already"):
+    with pytest.raises(ClaimError, match="completed already") as refused:
         manager_of(dataset, "a").mark_failed(0)
+    assert refused.value.hint.endswith("--action reset --force.")  # without it a reset is refused
 
 
 def test_empty_shards_are_never_handed_out(tmp_path):

@@ -15,6 +15,7 @@ from tests.faults import slow_down
 from tests.scripts.test_shard_manager import make_dataset
 from tests.tools_utilities.test_claim_races import CHECKOUT, HOLDER, copy_dataset
 from tools_utilities.object_store import StoreSpec, open_store
+from tools_utilities.scripts.process_shards import POLL_SECONDS
 from tools_utilities.scripts.shard_manager import ShardManager
 from tools_utilities.shard_lease import Clock
 
@@ -96,6 +97,48 @@ def test_b41_a_healthy_holder_keeps_its_shard_and_a_killed_one_is_followed(tmp_p
     finally:
         holder.kill()
         holder.communicate()
+
+
+def test_a_killed_worker_is_followed_by_one_that_waits(tmp_path):
+    """Five workers, three shards: two wait. The bound is one poll, 1.25 leases and a round trip."""
+    dataset = make_dataset(tmp_path, samples=120, num_shards=3)
+    (tmp_path / "user_code.py").write_text(FUNCTION)
+    program = str(CHECKOUT / "tools_utilities/scripts/process_shards.py")
+    workers = [
+        subprocess.Popen(
+            [
+                *(sys.executable, program, "--dataset_dir", str(dataset), "--worker_id", f"w{n}"),
+                *("--function", "user_code:slow", "--lease", "4", "--batch_size", "1"),
+            ],
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT), "HOME": str(tmp_path)},
+            cwd=tmp_path,
+            stderr=subprocess.DEVNULL,
+        )
+        for n in range(5)
+    ]
+    try:
+        deadline = time.monotonic() + 120
+        while len(list(dataset.glob("shard_*/claim.json"))) < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(0.5)  # those without a shard have looked, and wait
+        before = record_of(dataset)
+        victim = next(w for w in workers if str(w.pid) == str(before["owner"]).split("/")[1])
+
+        victim.kill()
+        killed = time.monotonic()
+        while record_of(dataset)["gen"] == before["gen"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+        seconds = time.monotonic() - killed
+        sys.stdout.write(f"takeover by one that waits: {seconds:.1f} s\n")
+        assert before["state"] == "leased"
+        assert seconds <= 1.25 * 4 + POLL_SECONDS + 2
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
 
 
 def test_b41_a_holder_that_slept_20_s_completes_nothing(tmp_path):

@@ -49,8 +49,9 @@ class ProgressReporter:
             return
         self._last = now
         seconds = max(now - self._begun, 1e-9)
-        rate = (dealt.samples - self._first.samples) / seconds
-        self._write(f"{dealt.samples:,} samples, {rate:,.0f}/s{self._time_left(dealt, seconds)}\n")
+        done = dealt.samples - self._first.samples
+        rate = f", {done / seconds:,.0f}/s" if done else ""  # of one report nothing is known
+        self._write(f"{dealt.samples:,} samples{rate}{self._time_left(dealt, seconds)}\n")
 
     def _time_left(self, dealt: Dealt, seconds: float) -> str:
         first = self._first.done_bytes if self._first else None

@@ -213,7 +213,8 @@ class ShardManager:
         lease = self._held(shard_id, ticket)
         if lease.phase is Phase.DONE:
             raise ClaimError(
-                f"shard {shard_id} is completed already", hint="Set it free with --action reset."
+                f"shard {shard_id} is completed already",
+                hint="To have it done again: --action reset --force.",
             )
         lease.release(error or "marked as failed")
         self._tickets.drop(self._uri(shard_id))
