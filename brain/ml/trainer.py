@@ -5,12 +5,14 @@ epoch's end, a stop, the time) travels in two small sums a step, so that all ran
 """
 
 import logging
+import math
 import time
 from contextlib import nullcontext
 from typing import Any, NamedTuple, NoReturn
 
 import torch
 
+from brain.ml.broken_step import broken_step
 from brain.ml.checkpoint import Parts, TrainerState
 from brain.ml.checkpoint_place import CheckpointPlace
 from brain.ml.checkpoint_saver import CheckpointSaver
@@ -123,6 +125,9 @@ class Trainer:
             samples_before = self.progress.samples
             rate = learning_rate(self.job, self.progress, self.length)
             loss, norm = self._step(self._filled(batches), agreed, rate)
+            if not self._is_sound(loss, norm):
+                self._failed = broken_step(self.session, self.stream, self.progress, loss, norm)
+                self._save_and_fail()
             self._advance(agreed, loss)
             if self._samples is not None:
                 self._samples.write(self.progress.step, batches)
@@ -185,7 +190,9 @@ class Trainer:
         norm: Any = torch.nn.utils.clip_grad_norm_(parts.model.parameters(), limit)
         if self.cut:
             norm = norm.full_tensor()
-        parts.scaler.step(parts.optimizer)
+        # Known to all ranks alike, since they have the same gradients: the weights stay sound.
+        if self._is_sound(0.0, float(norm)):
+            parts.scaler.step(parts.optimizer)
         parts.scaler.update()
         parts.optimizer.zero_grad(set_to_none=True)
         clock = time.monotonic() - self._started if self.group.is_main else 0.0
@@ -195,6 +202,10 @@ class Trainer:
         )
         self._stats = {**stats, **dict(zip(SUMMED, sums, strict=True))}
         return loss_all / max(1, agreed.tokens), float(norm)
+
+    def _is_sound(self, loss: float, norm: float) -> bool:
+        """Tell whether a step may count; fp16 makes endless gradients by itself, and skips them."""
+        return math.isfinite(loss) and (self.parts.scaler.is_enabled() or math.isfinite(norm))
 
     def _gradients_meet(self, *, last: bool) -> Any:
         """Return the context in which a backward pass leaves gradients local, but for the last one."""
@@ -216,8 +227,6 @@ class Trainer:
         self.session.steps_made += 1
         ACTIVITY.moved()
         self._position = self.stream.state_dict()
-        if loss != loss:  # noqa: PLR0124 - NaN alone differs from itself
-            self.session.tell("warning", message=f"step {progress.step}: the loss is not a number")
 
     def _end_epoch(self) -> None:
         """Count a whole pass; evaluate and save."""

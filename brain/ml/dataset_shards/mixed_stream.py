@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from brain.ml.dataset_shards.samples_in_step import SampleRef
 from brain.ml.dataset_shards.stream_loader import StreamLoader
 from tools_utilities.errors import ChangedError, UsageError
 
@@ -113,6 +114,7 @@ class MixedStream:
                 f"stop={stop}: not one of {', '.join(STOP_RULES)}", key="stop", value=stop
             )
         self._sources = [_Source(loader) for loader in loaders]
+        self._taken_from: _Source | None = None
         self._stop = stop
         self._epoch = 0
         self._begun = False
@@ -150,7 +152,20 @@ class MixedStream:
             batches = source.take(num_batches, self._epoch)
             if batches:
                 source.steps += 1
+                self._taken_from = source
                 return batches
+
+    def samples_of_step(self, num_batches: int) -> list[SampleRef]:
+        """Return which samples the last `take(num_batches)` had, over all ranks, in order."""
+        source = self._taken_from
+        if source is None:
+            return []
+        first = (source.steps - 1) * num_batches
+        return [
+            sample
+            for number in range(first, first + num_batches)
+            for sample in source.loader.samples_in_step(number, epoch=self._epoch)
+        ]
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of the next epoch, or of the rest of a loaded one."""
