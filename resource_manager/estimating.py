@@ -111,9 +111,11 @@ def measured_runs(
 
 def estimate_lines(found: Estimate, plan: Plan, width: int | None) -> list[Line]:
     """Return the estimate for people."""
+    exact = plan.steps_known and found.steps == plan.steps
+    steps = "unknown" if found.steps is None else human_count(found.steps)
     rows = [
         ("reads", "unknown" if found.bytes is None else f"about {human_bytes(found.bytes)}"),
-        ("steps", "unknown" if found.steps is None else f"about {human_count(found.steps)}"),
+        ("steps", steps if exact or found.steps is None else f"about {steps}"),
         ("tokens", "unknown" if found.tokens is None else f"about {human_count(found.tokens)}"),
     ]
     if found.seconds is not None:

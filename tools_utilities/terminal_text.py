@@ -116,28 +116,37 @@ def fold(text: str, width: int, *, indent: str = "") -> list[str]:
 def fold_line(line: Line, width: int) -> list[Line]:
     """Cut a line into lines of at most `width` cells, between words where it can; looks are kept.
 
-    What goes on is set in two cells deeper than the line begins. A line with a command in it stays
-    whole: the terminal wraps it, and what is copied there is the command without a break in it.
+    What goes on is set in two cells deeper than the line begins. A command is never cut: where it is
+    wider than a line, the line stays whole and the terminal wraps it, so that what is copied there is
+    the command without a break in it.
     """
     spans = spans_of(line)
-    if any(span.style == COMMAND for span in spans):
-        return [line]
     text = "".join(shown(span.text) for span in spans)
     if cell_len(text) <= width:
         return [line]
     hang = len(text) - len(text.lstrip(" ")) + 2
     hang = hang if hang <= min(width // 2, width - LEAST_ROOM) else 0
-    first = fold(text, width)[0]
-    pieces = [first, *fold(text[len(first) :], width - hang)]
+    commands = [shown(span.text) for span in spans if span.style == COMMAND]
+    if any(cell_len(command) > width - hang for command in commands):
+        return [line]
+    held = "".join(_held(span) for span in spans)
+    first = fold(held, width)[0]
+    pieces = [first, *fold(held[len(first) :], width - hang)]
     styles = [span.style for span in spans for _ in shown(span.text)]
     lines: list[Line] = []
     at = 0
     for piece in pieces:
-        looks = styles[at : at + len(piece)]
+        end = at + len(piece)
         lead = [Span(" " * hang)] if at else []
-        lines.append([*lead, *_styled(piece.rstrip(" "), looks)])
-        at += len(piece)
+        lines.append([*lead, *_styled(text[at:end].rstrip(" "), styles[at:end])])
+        at = end
     return lines
+
+
+def _held(span: Span) -> str:
+    """Return a span's text, the blanks of a command filled so that no line is cut there."""
+    text = shown(span.text)
+    return text.replace(" ", "_") if span.style == COMMAND else text
 
 
 def with_commands(text: str) -> list[Span]:

@@ -182,6 +182,18 @@ def test_a_line_with_a_command_is_never_cut(hint, commands):
     assert (fold_line(line, 10) == [line]) is (bool(commands) or not hint)
 
 
+@pytest.mark.parametrize("width", range(24, 90, 3))
+def test_words_beside_a_command_are_cut_and_the_command_is_not(width):
+    hint = "Continue with `quark resume fox-1`, or `quark show fox-1`, whatever it says in the end."
+    pieces = fold_line([Span("hint: ", "cyan"), *with_commands(hint)], width)
+    told = [plain(piece) for piece in pieces]
+    assert all(width_of(piece) <= width for piece in told)
+    assert " ".join(piece.strip() for piece in told) == f"hint: {hint}"
+    assert len(told) > 1
+    for command in ("quark resume fox-1", "quark show fox-1"):
+        assert [piece for piece in told if command in piece]
+
+
 def test_ages():
     told = [human_age(seconds) for seconds in (-3, 0.4, 59, 60, 3599, 3600, 86399, 86400, 1e6)]
     assert told == [
