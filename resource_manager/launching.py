@@ -53,7 +53,10 @@ def start_run(
         )
         return 0
     with LiveEventFiles(run_dir) as event_files:
-        watch = RunWatch(job.name, run_dir / METRICS_FILE, console, also=event_files.take)
+        watch = RunWatch(
+            job.name, run_dir / METRICS_FILE, console, also=event_files.take,
+            saves=not job.evaluate_only,
+        )  # fmt: skip
         code = watch.follow(lambda: target.launch(launch_plan))
     return _say_how_it_ended(watch, code, job, console, flag)
 

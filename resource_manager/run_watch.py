@@ -33,6 +33,8 @@ SAYINGS = (
     "Stopping without saving.",
 )
 """What is said after the first and the second signal."""
+NOTHING_SAVED = ("", "Stopping. Ctrl-C again stops at once.", "Stopping at once.")
+"""The same of a run that has nothing to save: an evaluation."""
 
 
 class MetricsTail:
@@ -72,10 +74,12 @@ class RunWatch:
         console: Console,
         *,
         also: Callable[[dict[str, Any]], None] = lambda _event: None,
+        saves: bool = True,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`also` is given every event; it must not take long."""
+        """`also` is given every event; it must not take long. `saves`: whether a stop saves anything."""
+        self._sayings = SAYINGS if saves else NOTHING_SAVED
         self.run = LiveRun(name)
         self._also = also
         self.signals: list[int] = []
@@ -127,7 +131,7 @@ class RunWatch:
 
     def _lines(self) -> list[Line]:
         width = (self._console.note_width or DEFAULT_COLUMNS) - 1
-        saying = SAYINGS[min(2, len(self.signals))] if self.signals else ""
+        saying = self._sayings[min(2, len(self.signals))]
         return self.run.lines(width, draw=self._console.draws_blocks, saying=saying)
 
     def _pass_signals_on(self, handle: RunHandle) -> list[str]:
@@ -135,7 +139,7 @@ class RunWatch:
         said = []
         for number in self.signals[self._passed_on : 2]:
             self._passed_on += 1
-            said.append(SAYINGS[self._passed_on])
+            said.append(self._sayings[self._passed_on])
             if self._passed_on > 1:
                 handle.kill()
             elif number == signal.SIGTERM:

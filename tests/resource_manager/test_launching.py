@@ -1,5 +1,6 @@
 """Launching: nothing is made of a job that the target refuses; what is said of a run that was stopped."""
 
+import io
 import os
 import signal
 
@@ -7,7 +8,9 @@ import pytest
 
 from brain.ml.training_job import TrainingJob
 from resource_manager.launch_target import LaunchPlan
+from resource_manager.launching import start_run
 from tests.projects import END, EndedRun, RecordingTarget, Said, make_manager, write_group
+from tools_utilities.console import Console, Surroundings
 from tools_utilities.errors import UsageError
 
 START = {"event": "start", "run": "fox-1", "total_steps": 9, "resumed_from_step": None, "time": 1.0}
@@ -87,3 +90,19 @@ def test_a_run_that_ended_before_it_heard_of_a_signal_has_ended(project):
     assert code == 0
     assert "fox-1  ended: done" in out
     assert "nothing to save" not in out + err
+
+
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_only_a_run_that_saves_says_that_it_is_saving(project, evaluates):
+    folder = project / "runs/fox-1"
+    folder.mkdir(parents=True)
+    err = io.StringIO()
+    console = Console(Surroundings(), stdin=io.StringIO(), stdout=io.StringIO(), stderr=err)
+    job = TrainingJob(name="fox-1", run_dir=str(folder), train=(), evaluate_only=evaluates)
+    target = _EndsByItself(START, {**STOPPED, "step": 0}, code=130)
+    assert start_run(job, None, target, console) == 130
+    said = err.getvalue()
+    assert ("Stopping. Ctrl-C again stops at once." in said) is evaluates
+    assert ("Saving, then stopping." in said) is not evaluates
+    assert ("quark again fox-1" in said) is evaluates
+    assert ("quark resume fox-1" in said) is not evaluates
