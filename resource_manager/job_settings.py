@@ -16,7 +16,7 @@ SAME_NAME = (
     "cache_policy", "prefetch", "fetch_concurrency", "workers", "shuffle", "shuffle_mb", "seed",
     "mix_stop", "stall_seconds", "partition", "equalize", "max_drop", "on_bad", "bad_budget", "on_missing", "allow_changed", "allow_nan",
     "strict", "text_key", "template", "tokenizer", "vocab_size", "seq_len", "pad_id", "eos_id", "overlong",
-    "layers", "lora_rank", "lora_alpha", "max_steps", "max_tokens", "max_samples", "max_seconds", "grad_accum", "lr",
+    "layers", "lora_rank", "lora_alpha", "max_steps", "max_tokens", "max_samples", "max_seconds", "early_stop", "grad_accum", "lr",
     "schedule", "warmup_steps", "optimizer", "weight_decay", "grad_clip", "precision", "compile",
     "parallel", "device", "nodes", "min_nodes", "rendezvous", "max_restarts", "rejoin_seconds", "sample_log", "keep",
 )  # fmt: skip

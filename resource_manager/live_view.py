@@ -137,6 +137,8 @@ class LiveRun:
             f"grad norm {human_number(step.get('grad_norm'))}",
             f"{human_count(step.get('tokens_per_second') or 0)} {self._counts}/s",
         ]
+        if step.get("mfu") is not None:
+            pieces.append(f"MFU {step['mfu']:.0%}")
         if step.get("eta_seconds") is not None:
             pieces.append(f"ETA {human_seconds(step['eta_seconds'])}")
         return pieces

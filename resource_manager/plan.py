@@ -116,6 +116,7 @@ def limits_of(job: TrainingJob) -> tuple[str, ...]:
         "max_samples": f"{job.max_samples:,} samples" if job.max_samples else "",
         "max_tokens": f"{job.max_tokens:,} tokens" if job.max_tokens else "",
         "max_seconds": f"{job.max_seconds:g} seconds" if job.max_seconds else "",
+        "early_stop": f"{job.early_stop} evaluations with no better loss" if job.early_stop else "",
     }
     return tuple(rule for rule in rules.values() if rule)
 

@@ -22,7 +22,7 @@ from tools_utilities.errors import ChangedError, DataNotFoundError, UsageError
 from tools_utilities.setting_keys import KEYS_BY_NAME
 from tools_utilities.settings import Settings
 
-ALL_STOP_RULES = ("epochs", *STOP_RULES)
+ALL_STOP_RULES = ("epochs", *STOP_RULES, "early_stop")
 NEAREST = ("--override", "sentence")
 
 

@@ -174,6 +174,7 @@ SETTING_KEYS: tuple[SettingKey, ...] = (
     _slot("max_tokens", "int", "Stop after this many tokens.", minimum=1),
     _slot("max_samples", "int", "Stop after this many samples.", minimum=1),
     _slot("max_seconds", "float", "Stop after this long.", minimum=0, exclusive=True),
+    _key("early_stop", "int", "Stop after so many evaluations with no better loss.", minimum=1),
     _slot(
         "batch_size",
         "int",

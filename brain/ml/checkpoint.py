@@ -60,6 +60,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's part of a checkpoint, apart from what goes on changing."""
 
     step: int
+    best_step: int = -1
+    """Whose checkpoint is kept too; -1: nothing was evaluated yet."""
     tensors: dict[str, Tensor]
     state: bytes
     random: bytes
@@ -71,6 +73,7 @@ def take_snapshot(state: TrainerState, parts: Parts) -> Snapshot:
     tensors |= {OPTIMIZER + name: tensor for name, tensor in _optimizer_tensors(parts).items()}
     return Snapshot(
         step=state.progress.step,
+        best_step=state.progress.best_step,
         tensors={name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()},
         state=msgspec.json.encode(state),
         random=msgspec.json.encode(take_random_state(parts.device)),
@@ -110,7 +113,11 @@ def write_snapshot(
         for of_rank in ranks:
             records |= of_rank
         where[0] = place.publish(Complete(step=step, files=records, token=token))
-        place.keep_newest(keep)
+        best = None
+        if snapshot.best_step >= 0:
+            best = checkpoint_files.checkpoint_name(snapshot.best_step)
+            place.mark_best(best)
+        place.keep_newest(keep, best)
 
     writer = ShardWriter(
         hidden, group.rank, group.world_size,

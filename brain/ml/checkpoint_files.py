@@ -26,6 +26,8 @@ from tools_utilities.errors import DataError
 from tools_utilities.prepared_types import prepared
 
 COMPLETE_FILE = "complete.json"
+BEST_FILE = "best"
+"""Names the checkpoint of the best validation loss."""
 LATEST_FILE = "latest"
 ALLOWED_SUFFIXES = (".safetensors", ".json")
 _NAME = re.compile(r"step-(\d{8,})")
@@ -162,9 +164,16 @@ def publish(folder: Path, complete: Complete) -> Path:
     return final
 
 
-def keep_newest(folder: Path, count: int) -> None:
-    """Remove all but the newest `count` checkpoints, and what interrupted writes left."""
+def mark_best(folder: Path, name: str) -> None:
+    """Note which checkpoint had the best validation loss."""
+    write_file(folder / BEST_FILE, f"{name}\n".encode())
+
+
+def keep_newest(folder: Path, count: int, best: str | None = None) -> None:
+    """Remove all but the newest `count` checkpoints and the best, and what interrupted writes left."""
     for path in list_checkpoints(folder)[count:]:
+        if path.name == best:
+            continue
         path.rename(path.with_name(f".{path.name}.removed"))
     for ending in ("removed", "partial", "replaced"):
         for left in folder.glob(f".step-*.{ending}"):

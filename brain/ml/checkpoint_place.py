@@ -48,8 +48,12 @@ class CheckpointPlace(Protocol):
         """Make what was written the newest checkpoint; returns where it is."""
         ...
 
-    def keep_newest(self, count: int) -> None:
-        """Remove all but the newest `count`, and what interrupted saves left."""
+    def keep_newest(self, count: int, best: str | None = None) -> None:
+        """Remove all but the newest `count` and the best, and what interrupted saves left."""
+        ...
+
+    def mark_best(self, name: str) -> None:
+        """Note which checkpoint had the best validation loss."""
         ...
 
     def recover(self) -> None:
@@ -106,9 +110,13 @@ class FolderPlace:
             )
         return str(files.publish(self.folder, complete))
 
-    def keep_newest(self, count: int) -> None:
+    def keep_newest(self, count: int, best: str | None = None) -> None:
         """As of CheckpointPlace."""
-        files.keep_newest(self.folder, count)
+        files.keep_newest(self.folder, count, best)
+
+    def mark_best(self, name: str) -> None:
+        """As of CheckpointPlace."""
+        files.mark_best(self.folder, name)
 
     def recover(self) -> None:
         """As of CheckpointPlace."""
@@ -164,9 +172,13 @@ class StorePlace:
         shutil.rmtree(self._passing, ignore_errors=True)
         return f"{self._store.spec.uri}/{self._prefix}{name}/"
 
-    def keep_newest(self, count: int) -> None:
+    def mark_best(self, name: str) -> None:
         """As of CheckpointPlace."""
-        kept = self.names()[:count]
+        self._store.put(f"{self._prefix}{files.BEST_FILE}", f"{name}\n".encode())
+
+    def keep_newest(self, count: int, best: str | None = None) -> None:
+        """As of CheckpointPlace."""
+        kept = [*self.names()[:count], best]
         try:
             for name in sorted({key.partition("/")[0] for key in self._keys()}):
                 if files.step_of(name) is not None:

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from brain.ml.checkpoint import MODEL, read_state
 from brain.ml.checkpoint_files import sync_file
-from brain.ml.checkpoint_place import checkpoint_of
+from brain.ml.checkpoint_place import checkpoint_of, choose_checkpoint, place_of_run
 from brain.ml.model_name import is_hf
 from brain.ml.sharded_tensors import ShardReader, dtype_of, read_into
-from tools_utilities.errors import QuarkError, UsageError
+from tools_utilities.errors import DataNotFoundError, QuarkError, UsageError
 
 
 def export_weights(path: Path, out: Path) -> int:
@@ -49,6 +49,20 @@ def export_weights(path: Path, out: Path) -> int:
     return len(tensors)
 
 
+def best_of(run: Path) -> Path:
+    """Return the folder of the checkpoint with the best validation loss of a run.
+
+    Raises:
+        DataNotFoundError: there is no whole checkpoint, or none was evaluated.
+    """
+    step = read_state(checkpoint_of(run)).progress.best_step
+    if step < 0:
+        raise DataNotFoundError(f"{run}: nothing was evaluated", hint="Leave --best out.")
+    place = place_of_run(run)
+    name, _ = choose_checkpoint(place, from_step=step)
+    return place.path_of(str(name))
+
+
 def export_hf(path: Path, out: Path, *, merged: bool) -> bool:
     """Write the weights of a run on an `hf:` model as a folder; False: it is of another model.
 
@@ -70,9 +84,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(prog="python -m brain.ml.export_weights", description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--best", action="store_true", help="of the best validation loss")
     parser.add_argument("--merged", action="store_true", help="add LoRA adapters to the weights")
     given = parser.parse_args(arguments)
     try:
+        if given.best:
+            given.run = best_of(given.run)
         if given.out.suffix != ".safetensors" and export_hf(
             given.run, given.out, merged=given.merged
         ):

@@ -34,4 +34,9 @@ def check_job(job: TrainingJob, world_size: int) -> int:
             f"weights={job.weights}: one above 0 for each of {len(job.train)} groups",
             hint="Name as many weights as groups, or none.",
         )
+    if job.early_stop is not None and not job.val and not job.evaluate_only:
+        raise UsageError(
+            f"early_stop={job.early_stop}: there is no validation data to tell by",
+            hint="Name some (validate on …), or leave early_stop out.",
+        )
     return job.batch_size // share

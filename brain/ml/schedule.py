@@ -30,6 +30,11 @@ class Progress(msgspec.Struct, kw_only=True):
     """Time spent training, over all starts of the run."""
     loss: float | None = None
     val_loss: float | None = None
+    best_val_loss: float | None = None
+    best_step: int = -1
+    """Of the best evaluation; its checkpoint is kept."""
+    worse_evals: int = 0
+    """Evaluations since then."""
     last_eval_step: int = -1
     last_checkpoint_step: int = -1
     last_eval_seconds: float = 0.0
@@ -71,7 +76,21 @@ def stop_rule(job: TrainingJob, progress: Progress, length: RunLength) -> str | 
     for name, share in fractions(job, progress, length).items():
         if share >= 1:
             return name
+    # Not among the shares: the learning rate must not follow it.
+    if job.early_stop is not None and progress.worse_evals >= job.early_stop:
+        return "early_stop"
     return None
+
+
+def note_evaluation(progress: Progress, loss: float) -> None:
+    """Take in the validation loss of the step that was just made."""
+    progress.val_loss = loss
+    progress.last_eval_step = progress.step
+    progress.last_eval_seconds = progress.seconds
+    if progress.best_val_loss is None or loss < progress.best_val_loss:
+        progress.best_val_loss, progress.best_step, progress.worse_evals = loss, progress.step, 0
+    else:
+        progress.worse_evals += 1
 
 
 def share_done(job: TrainingJob, progress: Progress, length: RunLength) -> float:

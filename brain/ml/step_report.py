@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+from brain.ml.device_peak import utilization
 from brain.ml.schedule import Progress, RunLength, epochs_done, share_done
 from brain.ml.training_job import TrainingJob
 
@@ -23,10 +24,26 @@ SUMMED = (
 """Statistics that are added up over the ranks."""
 
 
+class RunSize(NamedTuple):
+    """What the use of the devices is told by."""
+
+    parameters: int = 0
+    devices: int = 1
+    peak: float | None = None
+    """Operations a second of one device; None: unknown."""
+
+
 class StepReport:
     """Makes events; keeps what the last one said, for rates."""
 
-    def __init__(self, job: TrainingJob, progress: Progress, length: RunLength) -> None:
+    def __init__(
+        self,
+        job: TrainingJob,
+        progress: Progress,
+        length: RunLength,
+        size: RunSize = RunSize(),  # noqa: B008 - frozen
+    ) -> None:
+        self._size = size
         self._job, self._progress, self._length = job, progress, length
         self._started = time.monotonic()
         self._first_share = share_done(job, progress, length)
@@ -66,6 +83,7 @@ class StepReport:
             "samples": progress.samples,
             "tokens": progress.tokens,
             "tokens_per_second": tokens / seconds if seconds else 0.0,
+            "mfu": utilization(tokens, seconds, *self._size),
             "step_seconds": seconds,
             "data_wait_share": waited / seconds if seconds else 0.0,
             "wait_seconds": dict(self._dealt),

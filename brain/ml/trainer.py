@@ -16,6 +16,7 @@ from brain.ml.broken_step import broken_step
 from brain.ml.checkpoint import Parts, TrainerState
 from brain.ml.checkpoint_place import CheckpointPlace
 from brain.ml.checkpoint_saver import CheckpointSaver
+from brain.ml.device_peak import peak_of
 from brain.ml.evaluation import Evaluator
 from brain.ml.model_shape import ModelShape
 from brain.ml.optimizer import set_learning_rate
@@ -26,11 +27,12 @@ from brain.ml.schedule import (
     epochs_done,
     is_due,
     learning_rate,
+    note_evaluation,
     share_done,
     stop_rule,
 )
 from brain.ml.session import Session
-from brain.ml.step_report import SUMMED, StepReport
+from brain.ml.step_report import SUMMED, RunSize, StepReport
 from brain.ml.stop_request import EXIT_CODES
 from brain.ml.task import Task
 from brain.ml.training_stream import TrainingStream
@@ -86,7 +88,7 @@ class Trainer:
         )
         if self.job.compile:
             self.model = torch.compile(self.model)
-        self.report = StepReport(self.job, self.progress, self.length)
+        self.report = StepReport(self.job, self.progress, self.length, self._size())
         self._samples = SampleLog(session.run_dir, self.group) if self.job.sample_log else None
         self._started = time.monotonic() - self.progress.seconds
         self._saver = CheckpointSaver(place, self.group, keep=self.job.keep, tell=session.tell)
@@ -96,6 +98,15 @@ class Trainer:
         """Of the data: after the last step made, whatever has been fetched since."""
         self._failed: QuarkError | None = None
         """Why this rank cannot have its data."""
+
+    def _size(self) -> RunSize:
+        device = self.parts.device
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+        return RunSize(
+            parameters=sum(weight.numel() for weight in self.parts.model.parameters()),
+            devices=self.group.world_size,
+            peak=peak_of(name, self.precision) if self.task.counts == "tokens" else None,
+        )
 
     def run(self) -> int:
         """Train to the end; returns the exit code."""
@@ -246,6 +257,8 @@ class Trainer:
         progress, job = self.progress, self.job
         if is_due(job.eval_every, progress, samples_before, progress.last_eval_seconds):
             self._evaluate()
+            if progress.best_step == progress.step:
+                self._save()
         if is_due(job.checkpoint_every, progress, samples_before, progress.last_checkpoint_seconds):
             self._save()
 
@@ -264,9 +277,7 @@ class Trainer:
             self._save_and_fail()
         if found is None:
             return False  # the next border of a step sees to it, or `_finish`
-        progress.val_loss = found.loss
-        progress.last_eval_step = progress.step
-        progress.last_eval_seconds = progress.seconds
+        note_evaluation(progress, found.loss)
         self.session.tell("eval", step=progress.step, **found.event)
         return True
 

@@ -110,6 +110,8 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_samples: int | None = None
     max_seconds: float | None = None
     """Several stop rules may be set; the first reached ends the run."""
+    early_stop: int | None = None
+    """Stop after so many evaluations without a better validation loss."""
     batch_size: int = 32
     """Samples (sequences) in one optimizer step over all ranks."""
     grad_accum: int = 1

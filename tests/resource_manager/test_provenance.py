@@ -20,7 +20,7 @@ GIVEN: dict[str, Any] = {
     "bad_budget": 9, "on_missing": "skip", "allow_changed": True, "allow_nan": True, "strict": True,
     "text_key": "text", "vocab_size": 300, "seq_len": 64, "pad_id": 1, "eos_id": 3,
     "overlong": "error", "epochs": 2, "max_steps": 10, "max_tokens": 10_000, "max_samples": 900,
-    "max_seconds": 60, "batch_size": 16, "grad_accum": 2, "lr": 0.5, "schedule": "linear",
+    "max_seconds": 60, "early_stop": 3, "batch_size": 16, "grad_accum": 2, "lr": 0.5, "schedule": "linear",
     "warmup_steps": 3, "optimizer": "sgd", "weight_decay": 0.2, "betas": [0.8, 0.9],
     "grad_clip": 2.0, "precision": "fp32", "compile": True, "parallel": "ddp", "device": "cpu",
     "gpus": 2, "nodes": 1, "checkpoint_every": {"steps": 5}, "eval_every": {"steps": 6}, "keep": 4,
