@@ -3,8 +3,6 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Compiled once, not by each of the many processes that the tests start.
-unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test nightly lint bench clean
 
