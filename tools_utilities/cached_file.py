@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import time
 from collections import OrderedDict
 from pathlib import Path
 from threading import Lock
@@ -12,26 +13,31 @@ _CHECKED_KEPT = 16_384
 
 
 class CheckedFiles:
-    """Which files' contents this process has checked, by name; a file that was changed is another.
+    """Which entries' contents this process has checked, by digest; a file that was changed is another.
 
     Of very many the last opened are known: to check one again is cheaper than to remember all.
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
+        self._known: OrderedDict[str, tuple[str, tuple[int, int, int]]] = OrderedDict()
         self._lock = Lock()
 
-    def add(self, name: str, status: os.stat_result) -> None:
-        """Note a file as it was when its content was right."""
+    def add(self, digest: str, name: str, status: os.stat_result) -> None:
+        """Note an entry's file as it was when its content was right."""
         with self._lock:
-            self._known[name] = _version(status)
-            self._known.move_to_end(name)
+            self._known[digest] = (name, _version(status))
+            self._known.move_to_end(digest)
             if len(self._known) > _CHECKED_KEPT:
                 self._known.popitem(last=False)
 
-    def has(self, name: str, status: os.stat_result) -> bool:
+    def has(self, digest: str, name: str, status: os.stat_result) -> bool:
         """Tell whether it has been checked and is still the same."""
-        return self._known.get(name) == _version(status)
+        return self._known.get(digest) == (name, _version(status))
+
+    def name_of(self, digest: str) -> str | None:
+        """Return the name under which an entry was last found: a folder of many is slow to look through."""
+        known = self._known.get(digest)
+        return known[0] if known is not None else None
 
 
 def _version(status: os.stat_result) -> tuple[int, int, int]:
@@ -79,3 +85,11 @@ class CachedFile:
         file, self._file = self._file, None
         if file is not None:
             file.close()
+
+
+def touch(fd: int, status: os.stat_result) -> None:
+    """Record a use; file systems may be mounted so that reading does not."""
+    try:
+        os.utime(fd, ns=(time.time_ns(), status.st_mtime_ns))
+    except PermissionError:
+        return  # another user's file: only its order of eviction suffers

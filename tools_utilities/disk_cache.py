@@ -3,15 +3,14 @@
 An entry is one file whose name holds the hash of (endpoint, key, etag, size), the size and the
 CRC-32C of its content: nothing of it comes from the key, and its one rename is the whole commit.
 Readers hold a shared lock on the entry they map; an entry can be evicted when its exclusive lock is
-free. Costs a folder listing (1/16 of the entries) an opening, a walk over all an eviction.
+free. Costs a folder listing (1/16 of the entries) a first opening, a walk over all an eviction.
 """
 
 import errno
 import logging
 import os
 import stat
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from hashlib import blake2b
 from pathlib import Path
@@ -28,7 +27,7 @@ from tools_utilities.cache_ledger import (
     locked_ledger,
     parse_entry,
 )
-from tools_utilities.cached_file import CachedFile, CheckedFiles, LentFile
+from tools_utilities.cached_file import CachedFile, CheckedFiles, LentFile, touch
 from tools_utilities.checksum import crc32c, decode_crc32c
 from tools_utilities.disk_space import DiskSpace, RealDisk, is_no_room
 from tools_utilities.eviction import EVICTION_POLICIES, NEVER
@@ -155,12 +154,21 @@ class DiskCache:
             known, lent, path = self._lent.get(entry.digest, (None, None, None))
             if lent is not None and path is not None and known == entry:
                 return CachedFile(lent.hold(), path, entry.size_bytes)
-        for name in os.listdir(self._layout.fan(entry.digest)):  # noqa: PTH208 - names are enough
-            if name.startswith(entry.digest):
-                found = self._open(entry, self._layout.fan(entry.digest) / name)
-                if found is not None:
-                    return found
+        fan = self._layout.fan(entry.digest)
+        for name in self._names_of(entry.digest, fan):
+            found = self._open(entry, fan / name)
+            if found is not None:
+                return found
         return None
+
+    def _names_of(self, digest: str, fan: Path) -> Iterator[str]:
+        """Yield what an entry's file may be called, the known name before the folder is listed."""
+        known = self._checked.name_of(digest)
+        if known is not None:
+            yield known
+        for name in os.listdir(fan):  # noqa: PTH208 - names are enough
+            if name.startswith(digest) and name != known:
+                yield name
 
     def _open(self, entry: EntryId, path: Path) -> CachedFile | None:
         parsed = parse_entry(path.name)
@@ -183,9 +191,9 @@ class DiskCache:
             self._set_aside(file, path, "its size or checksum is not the object's")
             return None
         found = CachedFile(file, path, num_bytes)
-        if self._checked.has(path.name, status) or crc32c(found.view) == promised:
-            self._checked.add(path.name, status)
-            _touch(file.fd, status)
+        if self._checked.has(entry.digest, path.name, status) or crc32c(found.view) == promised:
+            self._checked.add(entry.digest, path.name, status)
+            touch(file.fd, status)
             return found
         self._set_aside(file, path, "its content has changed since it was written")
         return None
@@ -280,7 +288,7 @@ class DiskCache:
             ledger.add(-replaced)
         sync_folder(path.parent)
         file.try_lock(exclusive=False)
-        self._checked.add(path.name, os.fstat(file.fd))
+        self._checked.add(entry.digest, path.name, os.fstat(file.fd))
         return CachedFile(self._end_lending(reservation), path, entry.size_bytes)
 
     def discard(self, reservation: Reservation) -> None:
@@ -388,11 +396,3 @@ def _evict(file: CacheFile) -> bool:
         _LOGGER.debug("cannot evict %s: %s", file.path, error)
         return False
     return True
-
-
-def _touch(fd: int, status: os.stat_result) -> None:
-    """Record a use; file systems may be mounted so that reading does not."""
-    try:
-        os.utime(fd, ns=(time.time_ns(), status.st_mtime_ns))
-    except PermissionError:
-        return  # another user's file: only its order of eviction suffers

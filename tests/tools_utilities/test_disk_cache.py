@@ -312,11 +312,40 @@ def test_whoever_finds_a_bad_entry_second_leaves_the_good_one_that_took_its_plac
 def test_of_very_many_checked_files_the_last_opened_are_known(tmp_path):
     checked, status = CheckedFiles(), tmp_path.stat()
     for number in range(20_000):
-        checked.add(str(number), status)
-        checked.add("first", status)
-    assert checked.has("19999", status)
-    assert checked.has("first", status)
-    assert not checked.has("0", status)
+        checked.add(str(number), f"{number}-1", status)
+        checked.add("first", "first-1", status)
+    assert checked.has("19999", "19999-1", status)
+    assert checked.has("first", "first-1", status)
+    assert not checked.has("first", "first-2", status)
+    assert not checked.has("0", "0-1", status)
+    assert (checked.name_of("first"), checked.name_of("0")) == ("first-1", None)
     assert sys.getsizeof(checked._known) < 4_000_000
     (tmp_path / "more").mkdir()
-    assert not checked.has("first", tmp_path.stat())
+    assert not checked.has("first", "first-1", tmp_path.stat())
+
+
+def test_an_entry_that_was_opened_before_is_found_without_a_listing(tmp_path, monkeypatch):
+    mine, other, listed = DiskCache(tmp_path, 10 * MB), DiskCache(tmp_path, 10 * MB), []
+    listdir = os.listdir
+
+    def recording(path: Path) -> list[str]:
+        listed.append(path)
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", recording)
+    assert store(mine, "k")
+    assert has(other, "k")
+    listed.clear()
+    assert has(mine, "k")
+    assert has(other, "k")
+    assert not listed
+    # Gone, and there again under another name: the folder says so.
+    [entry] = entries(tmp_path)
+    entry.unlink()
+    assert not has(other, "k")
+    assert store(mine, "k")
+    renamed = entry.with_name(entry.name[:-8] + "00000000")
+    entry.rename(renamed)
+    assert not has(other, "k")
+    assert other.num_quarantined == 1
+    assert listed
