@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,6 +57,7 @@ def make_job(
     out_dir = out_dir_of(settings)
     taken = {path.name for path in out_dir.iterdir()} if out_dir.is_dir() else set()
     model = known_model(request.model, settings)
+    command = None if model in _kinds() else settings.models.get(model)
     fields = job_fields(settings, model)
     name = settings.value("name") or new_run_name(taken, source)
     check_run_name(name)
@@ -72,7 +74,8 @@ def make_job(
         name=name,
         run_dir=str(out_dir / name),
         model=model,
-        project_dir=str(settings.root) if is_own(model) else None,
+        command=command,
+        project_dir=str(settings.root) if is_own(model) or command else None,
         train=data.train,
         val=data.val,
         weights=request.weights,
@@ -106,8 +109,7 @@ def known_model(name: str, settings: Settings) -> str:
     Raises:
         UsageError: nobody knows it.
     """
-    [folder] = brain.ml.models.__path__
-    names = sorted(path.stem for path in Path(folder).glob("[!_]*.py"))
+    names = _kinds()
     if name in names:
         return name
     if is_hf(name):
@@ -121,13 +123,24 @@ def known_model(name: str, settings: Settings) -> str:
     if is_own(name):
         check_own(name, str(settings.root))
         return name
-    what = "a program of quark.yaml, which this version does not start" if (
-        name in settings.models
-    ) else "no model of this version"  # fmt: skip
+    if name in settings.models:
+        program = settings.models[name][0]
+        if shutil.which(program) is None and not (settings.root / program).is_file():
+            raise UsageError(
+                f"model {name}: there is no program {program}",
+                hint="Mend its command in quark.yaml; it is started in the project's folder.",
+            )
+        return name
     raise UsageError(
-        f"model {name}: {what}",
+        f"model {name}: no model of this version",
         hint=f"Known: {', '.join(names)}, hf:FOLDER, or your own: mypkg.models:build.",
     )
+
+
+def _kinds() -> list[str]:
+    """Return the models that are files of Quark's."""
+    [folder] = brain.ml.models.__path__
+    return sorted(path.stem for path in Path(folder).glob("[!_]*.py"))
 
 
 def check_cache_folder(settings: Settings, job: TrainingJob) -> None:

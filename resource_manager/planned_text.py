@@ -31,7 +31,7 @@ def planned_text(job: TrainingJob, records: Sequence[Sample]) -> PlannedText:
         InputNeededError: no field, or several, could be the text, and the model is one of text.
         UsageError: the named field is not in the records.
     """
-    own = is_own(job.model)
+    own = is_own(job.model) or job.command is not None
     try:
         found = _text_of(job, records)
     except InputNeededError:

@@ -32,6 +32,7 @@ SETTINGS_OF = {
 """Job fields that no setting of the same name decides alone."""
 SAID_BY_SLOT = {
     "model": "the sentence, or the one model there is",
+    "command": "`models:` of quark.yaml, for a program of one's own",
     "project_dir": "the project, for a model of one's own",
     "train": "the data that was named",
     "val": "the validation data that was named, or what lies beside the training data",

@@ -34,6 +34,11 @@ def check_job(job: TrainingJob, world_size: int) -> int:
             f"weights={job.weights}: one above 0 for each of {len(job.train)} groups",
             hint="Name as many weights as groups, or none.",
         )
+    if job.command is not None and world_size > 1:
+        raise UsageError(
+            f"{world_size} processes: a program of one's own is started once",
+            hint='Let it start them: command: "torchrun --nproc-per-node 4 my_train.py".',
+        )
     if job.early_stop is not None and not job.val and not job.evaluate_only:
         raise UsageError(
             f"early_stop={job.early_stop}: there is no validation data to tell by",

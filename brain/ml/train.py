@@ -107,6 +107,10 @@ def train(job: TrainingJob, world: World, stop: StopRequest) -> int:
 
 
 def _run(session: Session) -> int:
+    if session.job.command is not None:
+        from brain.ml import command_run
+
+        return command_run.run(session)
     with session.stop.interruptible():
         # Torch takes seconds to import; signals are heard meanwhile.
         from brain.ml import evaluation_run, training_run

@@ -51,6 +51,8 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Absolute folder of the run: job.yaml, plan.json, metrics.jsonl, log, checkpoints/."""
     model: str = "quark"
     """A file of `brain/ml/models/`, `package.module:build` for one's own, or `hf:FOLDER`."""
+    command: tuple[str, ...] | None = None
+    """The user's own program (`models:` of quark.yaml), which gets the job file as its last argument."""
     project_dir: str | None = None
     """Folder that `package.module:build` is imported from."""
     layers: int = 4

@@ -33,6 +33,7 @@ SETTINGLESS = {
     "counts_dir",
     "model",
     "project_dir",
+    "command",
     "weights",
     "init_from",
     "from_step",
