@@ -1,5 +1,6 @@
 """What sentences do with sharded datasets: process, shard, claim, complete, fail, reset, status."""
 
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +24,7 @@ from tools_utilities.scripts.create_sharded_dataset import ProgressReporter, sto
 from tools_utilities.scripts.shard_actions import paint_status, watched_status
 from tools_utilities.scripts.shard_manager import ShardManager
 from tools_utilities.settings import Settings
-from tools_utilities.shard_status import status_table
+from tools_utilities.shard_status import status_line, status_table
 from tools_utilities.sharded_dataset import WORKERS, ShardingPlan
 
 SCHEMA = 1
@@ -162,9 +163,13 @@ class ShardCommands:
         manager = ShardManager(dataset, slots.get("worker"), store=open_store(spec))
         shard_id = slots.get("shard")
         if action == "shard_status":
-            follow = slots.get("follow")
-            status = watched_status(manager, paint_status) if follow else manager.get_shard_status()
-            self._console.result(status_table(status), {"schema": SCHEMA, **status})
+            # Ctrl-C is how a person stops looking: nothing is wrong.
+            with contextlib.suppress(KeyboardInterrupt):
+                follow = slots.get("follow")
+                status = (
+                    watched_status(manager, self._paint) if follow else manager.get_shard_status()
+                )
+                self._console.result(status_table(status), {"schema": SCHEMA, **status})
             return 0
         if action == "claim":
             claim = manager.claim_shard(slots.get("prefer"))
@@ -177,6 +182,13 @@ class ShardCommands:
             self._console.result(lines, {"schema": SCHEMA, **msgspec.to_builtins(claim)})
             return 0
         return self._change(action, manager, int(str(shard_id)))
+
+    def _paint(self, status: dict[str, Any]) -> None:
+        """Show a status that is followed: in place where the terminal can, else as a line."""
+        if self._console.can_animate:
+            paint_status(status)
+        else:
+            self._console.note(status_line(status))
 
     def _change(self, action: str, manager: ShardManager, shard_id: int) -> int:
         if action == "complete":

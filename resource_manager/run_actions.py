@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tools_utilities.console import Console
 from tools_utilities.settings import Settings
+from tools_utilities.stop_signals import interrupted
 
 if TYPE_CHECKING:
     from resource_manager.processing import ShardCommands
@@ -54,10 +55,11 @@ class RunActions:
         """Stop one run or all, saving them."""
         from resource_manager.run_commands import stop_command
 
-        return stop_command(
-            self._settings_of(reading), reading.slots, self.console,
-            plan_only=self._plans_only(reading),
-        )  # fmt: skip
+        with interrupted("`quark list` shows which runs have ended."):
+            return stop_command(
+                self._settings_of(reading), reading.slots, self.console,
+                plan_only=self._plans_only(reading),
+            )  # fmt: skip
 
     def logs(self, reading: Spoken) -> int:
         """Show a run's log."""
@@ -69,31 +71,36 @@ class RunActions:
         """Delete a run's folder."""
         from resource_manager.removal import delete_command
 
-        return delete_command(
-            self._settings_of(reading), reading.slots, self.console,
-            plan_only=self._plans_only(reading),
-        )  # fmt: skip
+        with interrupted("`quark list` shows which runs are there."):
+            return delete_command(
+                self._settings_of(reading), reading.slots, self.console,
+                plan_only=self._plans_only(reading),
+            )  # fmt: skip
 
     def clean_cache(self, reading: Spoken) -> int:
         """Empty the cache."""
         from resource_manager.removal import clean_command
 
-        return clean_command(
-            self._settings_of(reading), reading.slots, self.console,
-            plan_only=self._plans_only(reading),
-        )  # fmt: skip
+        with interrupted("The same command removes what is left."):
+            return clean_command(
+                self._settings_of(reading), reading.slots, self.console,
+                plan_only=self._plans_only(reading),
+            )  # fmt: skip
 
     def process(self, reading: Spoken) -> int:
         """Run a function over every sample of a sharded dataset, by claims."""
-        return self._shard_commands(reading).process(reading.slots)
+        with interrupted("The same command goes on where this one ended."):
+            return self._shard_commands(reading).process(reading.slots)
 
     def shard(self, reading: Spoken) -> int:
         """Make a sharded dataset."""
-        return self._shard_commands(reading).shard(reading.slots)
+        with interrupted("The same command goes on from the last finished chunk."):
+            return self._shard_commands(reading).shard(reading.slots)
 
     def act_on_shards(self, reading: Spoken) -> int:
         """Claim, complete, fail, reset_shard or shard_status, as the reading's intent says."""
-        return self._shard_commands(reading).act(str(reading.intent), reading.slots)
+        with interrupted("`shard status of …` shows how the shards are."):
+            return self._shard_commands(reading).act(str(reading.intent), reading.slots)
 
     def _shard_commands(self, reading: Spoken) -> "ShardCommands":
         from resource_manager.processing import ShardCommands
@@ -123,7 +130,8 @@ class RunActions:
         settings, slots = self._settings_of(reading), dict(reading.slots)
         if self._options.plan_only:
             slots["plan_only"] = True
-        return Demo(settings.root, out_dir_of(settings), self.console, slots=slots).run()
+        with interrupted("`quark demo` begins anew; `quark list` shows its runs."):
+            return Demo(settings.root, out_dir_of(settings), self.console, slots=slots).run()
 
     def doctor(self, reading: Spoken) -> int:
         """Check this machine and the configured store."""

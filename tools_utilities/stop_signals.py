@@ -75,6 +75,18 @@ class Stop:
 
 
 @contextmanager
+def interrupted(hint: str) -> Iterator[None]:
+    """While it lasts, Ctrl-C ends as RunStoppedError (130) with what to do next.
+
+    For what has begun to act: before that, the program says that nothing was started.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise RunStoppedError("interrupted", hint=hint) from error
+
+
+@contextmanager
 def stopping_cleanly() -> Iterator[None]:
     """While it lasts, SIGTERM raises RunStoppedError (143), so that uploads are cleaned up."""
 

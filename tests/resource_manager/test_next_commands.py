@@ -4,6 +4,7 @@ import io
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,10 @@ from knowledge_hub.hub import KnowledgeHub
 from knowledge_hub.sentence import join_arguments
 from resource_manager.manager import CommandOptions, ResourceManager
 from resource_manager.next_commands import after_end, runs_flag
-from tests.projects import END, RecordingTarget
+from tests.projects import END, RecordingTarget, Said, make_manager
 from tests.resource_manager.test_repeating import add_checkpoint
 from tools_utilities.console import Console, Surroundings
-from tools_utilities.errors import DataNotFoundError, QuarkError, UsageError
+from tools_utilities.errors import DataNotFoundError, QuarkError, RunStoppedError, UsageError
 from tools_utilities.settings import load_settings
 from tools_utilities.terminal_text import plain
 
@@ -227,3 +228,29 @@ def test_a_run_that_trained_nothing_is_only_shown(project):
 
     job = TrainingJob(name="fox-1", run_dir="runs/fox-1", train=())
     assert [plain(line) for line in after_end(job, "evaluated")] == ["next  quark show fox-1"]
+
+
+class _CtrlC(dict[str, object]):
+    """Slots at which Ctrl-C strikes as soon as one is looked up."""
+
+    def get(self, *_: object) -> object:
+        raise KeyboardInterrupt
+
+    def __getitem__(self, _: str) -> object:
+        raise KeyboardInterrupt
+
+    def __contains__(self, _: object) -> bool:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    "action", ["stop_runs", "delete_run", "clean_cache", "process", "shard", "act_on_shards"]
+)
+def test_ctrl_c_in_what_acts_says_what_to_do_next(project, action):
+    manager, _, _, _ = make_manager(project)
+    said: Any = Said()
+    said.slots, said.intent = _CtrlC(), "claim"
+    with pytest.raises(RunStoppedError, match="interrupted") as caught:
+        getattr(manager, action)(said)
+    assert caught.value.exit_code == 130
+    assert re.search(r"`[^`]+` shows|The same command", caught.value.hint)

@@ -1,5 +1,6 @@
 """Sentences about sharded datasets: shard, claim, complete, fail, reset, status, process."""
 
+import io
 import json
 import threading
 from pathlib import Path
@@ -8,10 +9,13 @@ from typing import Any
 import pytest
 
 from resource_manager.process_command import _workers
+from resource_manager.processing import ShardCommands
 from tests.scripts.test_process_attempts import crashed
+from tools_utilities.console import Console, Surroundings
 from tools_utilities.scripts.process_shards import ProcessOptions
 from tools_utilities.scripts.quark_cli import run_program
 from tools_utilities.scripts.shard_manager import ShardManager
+from tools_utilities.settings import load_settings
 
 
 @pytest.fixture
@@ -194,6 +198,29 @@ def test_status_may_be_followed_until_all_is_done(project, capsys):
 
     assert code == 0, printed
     assert printed["completed"] == 2
+
+
+class _Terminal(io.StringIO):
+    """A terminal; the person presses Ctrl-C as soon as it shows a status."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        super().write(text)
+        if "2 total" in text:
+            raise KeyboardInterrupt
+        return len(text)
+
+
+def test_following_at_a_plain_terminal_draws_nothing_and_ctrl_c_ends_it_well(project, capsys):
+    say(capsys, "shard ./tasks.jsonl into 2 shards to ./sharded")
+    err = _Terminal()
+    console = Console(Surroundings(term="dumb"), stdin=_Terminal(), stdout=_Terminal(), stderr=err)
+    commands = ShardCommands(load_settings(start_dir=project), console)
+    assert commands.act("shard_status", {"data": ["./sharded"], "follow": True}) == 0
+    assert "2 total, 2 available" in err.getvalue()
+    assert "\x1b" not in err.getvalue()
 
 
 def test_status_of_a_second_jobs_results(project, capsys):
