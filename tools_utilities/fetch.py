@@ -116,19 +116,24 @@ class Fetcher:
             _LOGGER.warning("%s: wrong checksum; fetching it again", self._name(info))
             self._statistics.add(retries=1)
 
-    def fetch_bytes(self, info: ObjectInfo) -> tuple[bytearray, Fetched]:
+    def fetch_bytes(self, info: ObjectInfo) -> tuple[memoryview, Fetched]:
         """Download a whole object into memory."""
         sink = BufferSink(info.size_bytes)
-        return sink.data, self.fetch(info, sink)
+        fetched = self.fetch(info, sink)
+        return sink.read(0, info.size_bytes), fetched
 
     def fetch_range(self, info: ObjectInfo, start: int, end: int) -> bytes:
         """Return bytes [start, end), clipped to the object; only their number can be checked."""
+        return bytes(self.fetch_view(info, start, end))
+
+    def fetch_view(self, info: ObjectInfo, start: int, end: int) -> memoryview:
+        """Return the same without a copy."""
         end = min(end, info.size_bytes)
         if start >= end:
-            return b""
+            return memoryview(b"")
         sink = BufferSink(end - start)
         self._receive(info, (start, end), sink)
-        return bytes(sink.data)
+        return sink.read(0, end - start)
 
     # Several ranges at once.
 

@@ -5,6 +5,7 @@ connection's own time limit; it can no longer write anywhere.
 """
 
 import hashlib
+import mmap
 import re
 import time
 from collections import deque
@@ -19,6 +20,7 @@ from tools_utilities.errors import ObjectReplacedError, QuarkError, StoreError
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 
 _LOOKS_PER_WATCH = 20
+_OWN_PAGES_BYTES = 256 << 10
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
 
@@ -55,7 +57,13 @@ class BufferSink:
     """Keeps a range in memory."""
 
     def __init__(self, num_bytes: int) -> None:
-        self.data = bytearray(num_bytes)
+        # Pages of their own go back to the system at once: freed among the small objects of many threads,
+        # buffers of all sizes leave holes, a hundred megabytes in an hour.
+        self.data: bytearray | mmap.mmap = (
+            mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            if num_bytes >= _OWN_PAGES_BYTES
+            else bytearray(num_bytes)
+        )
 
     def write(self, offset: int, piece: bytes) -> None:
         """Copy a piece to its place."""

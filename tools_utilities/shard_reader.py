@@ -105,7 +105,7 @@ class ShardReader:
         if pooled is not None:
             return pooled
         self._statistics.add(unverified=1)
-        return RangedShardBytes(info, self._fetcher.fetch_range)
+        return RangedShardBytes(info, self._fetcher.fetch_view)
 
     def _count(self, info: ObjectInfo, *, ahead: bool, fetched: bool) -> None:
         if fetched or ahead:
@@ -115,7 +115,7 @@ class ShardReader:
         else:
             self._statistics.add(objects_from_cache=1, bytes_from_cache=info.size_bytes)
 
-    def _load(self, info: ObjectInfo) -> bytearray:
+    def _load(self, info: ObjectInfo) -> memoryview:
         return self._fetcher.fetch_bytes(info)[0]
 
     def read_range(self, info: ObjectInfo, start: int, end: int) -> bytes:

@@ -26,7 +26,7 @@ class RangedShardBytes:
     path: Path | None = None
 
     def __init__(
-        self, info: ObjectInfo, read_range: Callable[[ObjectInfo, int, int], bytes]
+        self, info: ObjectInfo, read_range: Callable[[ObjectInfo, int, int], bytes | memoryview]
     ) -> None:
         self.info = info
         self._read_range = read_range
@@ -70,7 +70,7 @@ class _Pooled:
         self.num_bytes = num_bytes
         self.users = 0
         self.lock = Lock()
-        self.data: bytes | bytearray | None = None
+        self.data: bytes | memoryview | None = None
 
 
 class MemoryPool:
@@ -89,7 +89,7 @@ class MemoryPool:
         """Those without users, the last used at the end."""
 
     def open(
-        self, info: ObjectInfo, load: Callable[[ObjectInfo], bytes | bytearray]
+        self, info: ObjectInfo, load: Callable[[ObjectInfo], bytes | memoryview]
     ) -> "PooledShardBytes | None":
         """Return an object, loading it once however many threads ask; None: it does not fit."""
         held = self._take(info)

@@ -1,7 +1,9 @@
 import hashlib
 import threading
+from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from tests.fault_store import (
@@ -117,7 +119,7 @@ def test_what_a_given_up_attempt_still_receives_goes_nowhere():
     for thread in threading.enumerate():
         if thread.name == "quark-fetch":
             thread.join(5)
-    assert sink.data == bytes(len(DATA))
+    assert sink.read(0, len(DATA)) == bytes(len(DATA))
 
 
 def test_a_drip_below_the_least_rate_is_given_up():
@@ -354,3 +356,19 @@ def test_an_error_of_the_sink_is_not_the_stores():
         case.fetcher.fetch(case.info, FullDisk())
     assert caught.value.errno == 28
     assert len(case.store.gets) == 1
+
+
+@pytest.mark.parametrize("num_bytes", [1000, 1 << 20])
+def test_a_large_buffer_has_pages_of_its_own_which_no_child_shares(num_bytes):
+    sink = BufferSink(num_bytes)
+    sink.write(num_bytes - 4, b"tail")
+    assert isinstance(sink.data, bytearray) == (num_bytes < 1 << 18)
+    view = sink.read(num_bytes - 5, 5)
+    address = np.frombuffer(view, np.uint8).ctypes.data
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, permissions, *_ = line.split()
+        start, end = (int(part, 16) for part in span.split("-"))
+        if start <= address < end:
+            assert permissions == "rw-p"
+    del sink
+    assert bytes(view) == b"\0tail"
