@@ -141,6 +141,15 @@ class ProcessGroup:
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
 
+    def share(self, tensors: Sequence[Any]) -> None:
+        """Give every rank rank 0's values, in place; all ranks call it."""
+        if not self._joined:
+            return
+        import torch.distributed as dist
+
+        for tensor in tensors:
+            dist.broadcast(tensor, 0)
+
     def leave(self) -> None:
         """Part from the other ranks in order; an error path does not call it, since it may wait."""
         if self._joined:

@@ -88,6 +88,9 @@ class Trainer:
         )
         if self.job.compile:
             self.model = torch.compile(self.model)
+        saved = parts.model.state_dict().keys()
+        self._buffers = [name for name, _ in parts.model.named_buffers() if name in saved]
+        """Running means and the like: each rank has its own, of the samples it has seen."""
         self.report = StepReport(self.job, self.progress, self.length, self._size())
         self._samples = SampleLog(session.run_dir, self.group) if self.job.sample_log else None
         self._started = time.monotonic() - self.progress.seconds
@@ -268,6 +271,7 @@ class Trainer:
         if self.evaluator is None or progress.last_eval_step == progress.step:
             return True
         self.session.tell("evaluating", step=progress.step)
+        self._share_buffers()
         try:
             found = self.evaluator.run(self.parts.model, self.group, self.session.stop)
         except QuarkError as error:
@@ -297,7 +301,12 @@ class Trainer:
             scaler=self.parts.scaler.state_dict(),
             stream=self._position,
         )
+        self._share_buffers()
         self._saver.save(state, self.parts)
+
+    def _share_buffers(self) -> None:
+        """Make what is evaluated and saved one model: that of rank 0; a collective."""
+        self.group.share([self.parts.model.get_buffer(name) for name in self._buffers])
 
     def _save_and_fail(self) -> NoReturn:
         """Save the last finished step, then fail for want of data; a collective.

@@ -104,6 +104,20 @@ def test_prices_are_learned_by_one_rank_and_by_two_alike(project: Path, training
     assert ours["r2"] == pytest.approx(theirs["r2"], abs=1e-5)
 
 
+def test_running_means_of_several_ranks_are_saved_as_they_were_evaluated(
+    project: Path, training_forks: ForkServer
+):
+    """Each rank's BatchNorm has seen its own samples; one model is evaluated, and that one is saved."""
+    two = again(job_of(project, IMAGES), "pair", max_steps=6, processes=2)
+    pids = training_forks.start_ranks(two, 2, free_port())
+    assert [training_forks.wait(pid) for pid in pids] == [0, 0]
+    alone = again(two, "measured", train=(), evaluate_only=True, init_from=two.run_dir, processes=1)
+    alone = again(alone, "measured", max_steps=None, epochs=None)
+    assert training_forks.run(alone) == 0
+    [ours], [found] = (events(Path(job.run_dir), "eval") for job in (two, alone))
+    assert found["loss"] == pytest.approx(ours["loss"], rel=1e-6)
+
+
 def test_sales_are_learned(project: Path, training_forks: ForkServer):
     job = job_of(project, SALES)
     assert training_forks.run(job) == 0
