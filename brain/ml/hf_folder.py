@@ -11,12 +11,14 @@ import msgspec
 
 from brain.ml.model_name import HF_PREFIX
 from tools_utilities.errors import DataNotFoundError, UsageError
+from tools_utilities.prepared_types import prepared
 
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
 _LENGTH_BYTES = 8
 
 
+@prepared
 class HfConfig(msgspec.Struct, frozen=True):
     """What is needed of `config.json`."""
 
