@@ -28,8 +28,12 @@ class Activity:
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Name what the calling thread waits for, as long as it does."""
+        """Name what the calling thread waits for, as long as it does.
+
+        To begin is to get somewhere: a stall before it has been told must not hide one in it.
+        """
         place = (threading.get_ident(), what)
+        self.moved()
         self._waits[place] = self._clock()
         try:
             yield

@@ -58,9 +58,7 @@ def probe_conditions(
 
 
 class _Probe:
-    def __init__(
-        self, store: ObjectStore, seconds: float, sleep: Callable[[float], None]
-    ) -> None:
+    def __init__(self, store: ObjectStore, seconds: float, sleep: Callable[[float], None]) -> None:
         self._store = store
         self._seconds = seconds
         self._sleep = sleep

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from brain.ml.dataset_shards.bulk_reading import RowBlock, read_together
+from brain.ml.dataset_shards.bulk_reading import LocatedBlock, RowBlock, Run, read_together
+from brain.ml.dataset_shards.shuffle_order import Indices
 from brain.ml.dataset_shards.split_source import OpenedSplit
 from brain.ml.dataset_shards.stream_dataset import StreamDataset
 from brain.ml.dataset_shards.stream_loader import StreamLoader
@@ -40,6 +41,13 @@ def runs_of(splits: list[OpenedSplit], wanted: list[list[int]]):
     return [(split, np.array(indices)) for split, indices in zip(splits, wanted, strict=True)]
 
 
+def together(runs: list[Run], sequence: Indices, *, shared_rows: bool = False):
+    def recover(places: Indices) -> list[str]:
+        return [f"apart {place}" for place in places.tolist()]
+
+    return read_together(runs, sequence, recover, shared_rows=shared_rows)
+
+
 SEQUENCE = np.array([4, 0, 2, 1, 3])
 """Where each of [2, 0, 1] of one split and [1, 1] of another goes."""
 
@@ -49,46 +57,72 @@ SEQUENCE = np.array([4, 0, 2, 1, 3])
 def test_samples_of_several_splits_come_in_the_order_of_the_result(make, shared_rows):
     suffix = "jsonl" if make is lines else "bin"
     splits = [opened(f"a.{suffix}", make(0, 3)), opened(f"b.{suffix}", make(100, 2))]
-    found = read_together(runs_of(splits, [[2, 0, 1], [1, 1]]), SEQUENCE, shared_rows=shared_rows)
+    found = together(runs_of(splits, [[2, 0, 1], [1, 1]]), SEQUENCE, shared_rows=shared_rows)
     apart = [*splits[0].read([2, 0, 1]), *splits[1].read([1, 1])]
     assert found is not None
-    assert [repr(found[place]) for place in SEQUENCE] == [repr(sample) for sample in apart]
+    expected = [repr(apart[SEQUENCE.tolist().index(place)]) for place in range(5)]
+    for block in (found, found[1:4], found[3:], found[2:][1:2]):
+        assert isinstance(block, LocatedBlock)
+    assert [repr(found[place]) for place in range(-5, 5)] == expected + expected
+    assert [repr(sample) for sample in found] == expected
+    assert [repr(sample) for sample in found[1:4].samples()] == expected[1:4]
+    assert [repr(sample) for sample in found[2:][1:2]] == expected[3:4]
+    assert list(found[5:]) == list(found[:0].samples()) == []
 
 
 def test_rows_are_the_readers_own_or_shared_as_was_asked():
     splits = [opened("a.bin", tokens(0, 3))]
     runs = runs_of(splits, [[0, 1, 2]])
-    own = read_together(runs, np.arange(3), shared_rows=False)
-    shared = read_together(runs, np.arange(3), shared_rows=True)
+    own = together(runs, np.arange(3))
+    shared = together(runs, np.arange(3), shared_rows=True)
     assert own is not None
     assert shared is not None
-    own[0]["input_ids"][:] = 9  # writable, and nobody else's
-    assert own[1]["input_ids"].base is None
-    assert isinstance(shared, RowBlock)
-    assert isinstance(shared[1:], RowBlock)
-    assert [row["input_ids"].tolist() for row in shared[1:]] == [[4, 5, 6, 7], [8, 9, 10, 11]]
-    assert splits[0].read([0])[0]["input_ids"].tolist() == [0, 1, 2, 3]
+    samples = own.samples()
+    samples[0]["input_ids"][:] = 9  # writable, and nobody else's
+    assert samples[1]["input_ids"].base is None
+    rows = shared[1:].samples()
+    assert isinstance(rows, RowBlock)
+    assert isinstance(rows[1:], RowBlock)
+    assert [row["input_ids"].tolist() for row in rows] == [[4, 5, 6, 7], [8, 9, 10, 11]]
+    rows.rows[:] = 9
+    assert splits[0].read([0, 2])[1]["input_ids"].tolist() == [8, 9, 10, 11]
 
 
 @pytest.mark.parametrize(
     ("other", "wanted"),
     [
-        (opened("b.bin", tokens(0, 1) + b"\1\0"), [1]),  # its last record is shorter
         (opened("b.jsonl", lines(0, 1)), [0]),
+        (opened("b.jsonl", b"[1]\n"), [0]),  # no object: its split says so
+        (opened("b.jsonl", b'{"a"\n: 1}\n'), [0]),
         (None, [0]),  # an object that is gone
     ],
 )
 def test_what_is_not_all_alike_is_left_to_the_splits(other, wanted):
     runs = [(opened("a.bin", tokens(0, 3)), np.array([0])), (other, np.array(wanted))]
     for shared_rows in (False, True):
-        assert read_together(runs, np.arange(2), shared_rows=shared_rows) is None
-        assert read_together(runs[::-1], np.arange(2), shared_rows=shared_rows) is None
+        assert together(runs, np.arange(2), shared_rows=shared_rows) is None
+        assert together(runs[::-1], np.arange(2), shared_rows=shared_rows) is None
 
 
-@pytest.mark.parametrize("bad", [b"{nope}\n", b'{"a": 1} {"b": 2}\n', b'{"a"\n: 1}\n', b"[1]\n"])
+@pytest.mark.parametrize("bad", [b"{nope}\n", b'{"a": 1} {"b": 2}\n', b'{"a":: 1}\n'])
 def test_a_record_that_cannot_be_decoded_is_left_to_its_split(bad):
-    splits = [opened("a.jsonl", lines(0, 2)), opened("b.jsonl", lines(5, 1) + bad)]
-    assert read_together(runs_of(splits, [[0], [1]]), np.arange(2), shared_rows=False) is None
+    splits = [opened("a.jsonl", lines(0, 3)), opened("b.jsonl", lines(5, 1) + bad)]
+    found = together(runs_of(splits, [[0, 1, 2], [1]]), np.array([0, 1, 2, 3]))
+    assert found is not None
+    # Only those that are decoded with it are read apart, and by their places in the whole block.
+    assert [sample["id"] for sample in found[:2].samples()] == [0, 1]
+    assert found[1:][1:].samples() == ["apart 2", "apart 3"]
+    assert found[3] == "apart 3"
+
+
+def test_a_last_record_that_is_shorter_is_left_to_its_split():
+    short = opened("b.bin", tokens(8, 1) + b"\1\0")
+    for shared_rows in (False, True):
+        runs = runs_of([opened("a.bin", tokens(0, 2)), short], [[0, 1], [0, 1]])
+        found = together(runs, np.array([0, 2, 1, 3]), shared_rows=shared_rows)
+        assert found is not None
+        assert [row["input_ids"][0] for row in found[:3].samples()] == [0, 8, 4]
+        assert found[2:].samples() == ["apart 2", "apart 3"]
 
 
 def test_a_loader_of_tokens_delivers_every_sequence_once_short_ones_too():

@@ -8,7 +8,7 @@ from resource_manager.live_view import LiveRun
 from tests.fakes import Reply, Request, StubS3
 from tests.fault_store import FaultStore, whole
 from tests.stream_parts import content, reader_of
-from tests.training import events, make_job, text_shards, train_here
+from tests.training import events, make_job, text_shards, train_here, write_shards
 from tools_utilities.activity import ACTIVITY, Activity
 from tools_utilities.object_store import StoreSpec
 from tools_utilities.terminal_text import plain
@@ -35,6 +35,7 @@ def test_a_stall_is_told_once_with_the_shard_and_all_stacks(tmp_path):
     thread = threading.Thread(target=stuck_here)
     thread.start()
     entered.wait()
+    watch.look()  # to begin to wait is to get somewhere
     now[0] = 59.0
     watch.look()
     assert told == []
@@ -68,9 +69,25 @@ def test_movement_and_a_limit_of_zero_keep_it_quiet(tmp_path):
     other.close()
 
 
+def test_a_stall_before_a_wait_does_not_hide_one_in_it(tmp_path):
+    watch, activity, now, told, out = watched(tmp_path)
+    now[0] = 61.0
+    watch.look()
+    with activity.waiting("a"):
+        watch.look()
+        now[0] = 122.0
+        watch.look()
+    assert told == [
+        "nothing moved for 61 s: no shard is being waited for",
+        "nothing moved for 61 s: waiting for a (61 s)",
+    ]
+    out.close()
+
+
 def test_many_waits_are_counted(tmp_path):
     watch, activity, now, told, out = watched(tmp_path)
     with activity.waiting("a"), activity.waiting("b"), activity.waiting("c"), activity.waiting("d"):
+        watch.look()
         now[0] = 70.0
         watch.look()
     assert told[0].endswith("waiting for a (70 s), b (70 s), c (70 s) and 1 more")
@@ -99,6 +116,11 @@ def test_an_opening_is_waited_for_while_it_lasts():
 
 
 def test_a_run_that_gets_nowhere_tells_it_in_its_metrics(aws_environment, tmp_path):
+    # A run before it: imports that take long are stalls too, and one is told once.
+    assert (
+        train_here(make_job(tmp_path / "before", write_shards(tmp_path / "data", text_shards())))
+        == 0
+    )
     with StubS3(text_shards()) as stub:
         stub.script = lambda request: slow(stub, request)
         store = StoreSpec(uri="s3://my.bucket", endpoint_url=stub.url)
@@ -108,7 +130,6 @@ def test_a_run_that_gets_nowhere_tells_it_in_its_metrics(aws_environment, tmp_pa
     found = events(tmp_path / "run", "stall")
     assert found
     assert found[0]["rank"] == 0
-    # The first may be of the imports.
     assert any("nothing moved for 1 s: waiting for d/train/" in one["message"] for one in found)
 
 
@@ -119,7 +140,7 @@ def slow(stub: StubS3, request: Request) -> Reply | None:
         return None
     reply = stub._object(request)
     half = -(-len(reply.body) // 2)
-    return replace(reply, drip_bytes=half, drip_seconds=1.5)
+    return replace(reply, drip_bytes=half, drip_seconds=2.5)
 
 
 def test_the_live_view_shows_a_stall_until_the_next_step():

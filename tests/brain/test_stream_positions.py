@@ -223,7 +223,7 @@ def test_without_a_batch_size_workers_read_once_in_an_order_of_their_own_and_say
     for number, part in enumerate(parts):
         stream = StreamDataset(manager, "data/x/", batch_size=batch_size)
         with as_worker(number, 3, stream):
-            part += ids(stream)
+            part.extend(ids(stream))
     assert sorted(sum(parts, kept)) == list(range(40))
     # Batches of four by turns, as a DataLoader takes them.
     starts = range(0, max(map(len, parts)), 4)

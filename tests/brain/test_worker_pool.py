@@ -154,7 +154,7 @@ from tools_utilities.scripts.s3_streaming_manager import StreamingManager
 folder, rank, meeting, given = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 prefix, step = given.split(":")
 dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
-spec = StoreSpec(uri=f"file://{folder}")
+spec = StoreSpec(uri=folder)
 def make(num_workers):
     manager = StreamingManager.for_store(spec, cache_dir=None, cache_bytes=0)
     return StreamLoader(

@@ -182,7 +182,7 @@ def test_parts_are_under_way_together_within_the_threads_allowed():
     limits = msgspec.structs.replace(PARTED, part_bytes=4000, part_threads=3)
     sink = BufferSink(store.object_bytes)
     Fetcher(store, limits=limits).fetch(store.info(0), sink)
-    assert sink.data == store.content(store.key(0), 0, store.object_bytes)
+    assert bytes(sink.data) == store.content(store.key(0), 0, store.object_bytes)
     assert 2 <= store.most_open_gets <= 4
 
 

@@ -89,12 +89,13 @@ class EpochReader:
         for chunk in self._walk.chunks(self._next_positions):
             self._turn_over(chunk)
             found = self._read(chunk)
-            entries = [*held, *found] if held else found
-            held = self._hold_back(entries, chunk)
-            ready = entries[: len(entries) - len(held)]
-            if ready:
-                self._slot += len(ready)
-                yield Block(self._slot - len(ready), ready)
+            sure = self._sure(len(held) + len(found), chunk)
+            for ready in (held[:sure], found[: max(0, sure - len(held))]):
+                if ready:
+                    self._slot += len(ready)
+                    yield Block(self._slot - len(ready), ready)
+            # As samples: their splits may be closed by the next chunk.
+            held = [*held[sure:], *found[max(0, sure - len(held)) :]]
         yield from self._pad()
         self._check_end()
 
@@ -204,17 +205,17 @@ class EpochReader:
         offsets = np.arange(chunk.num_positions) + (chunk.position - self.plan.start.position)
         return self.plan.share.mine(offsets)
 
-    def _hold_back(self, entries: Sequence[Any], chunk: Chunk) -> Sequence[Any]:
-        """Return the entries that may yet turn out to be dropped: those of an incomplete turn."""
+    def _sure(self, num_entries: int, chunk: Chunk) -> int:
+        """Return how many entries cannot turn out to be dropped: not those of an incomplete turn."""
         share = self.plan.share
         if share.equalize != "drop" or share.world_size == 1:
-            return []
+            return num_entries
         end = chunk.position + chunk.num_positions - self.plan.start.position
         whole_turns = end // share.world_size
-        sure = len(entries)
+        sure = num_entries
         while sure and share.turn(self._slot + sure - 1) >= whole_turns:
             sure -= 1
-        return entries[sure:]
+        return sure
 
     def _pad(self) -> Iterator[Block]:
         """Yield, with `pad`, samples from the epoch's beginning for ranks that came out short."""

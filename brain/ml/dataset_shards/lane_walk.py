@@ -92,6 +92,7 @@ class LaneWalk:
         self._base = [0] * shape.num_lanes
         self._size = [0] * shape.num_lanes
         self._total = [_UNKNOWN] * shape.num_lanes
+        self._held: dict[int, LaneWindow] = {}
         self._round = 0
         self._skip = 0
         self._sought = 0
@@ -189,8 +190,11 @@ class LaneWalk:
             self._place()
 
     def _window(self, lane: int) -> LaneWindow:
-        number = self._number[lane]
-        return LaneWindow(lane, number, self._base[lane], self._splits(lane, number))
+        number, held = self._number[lane], self._held.get(lane)
+        if held is None or held.number != number or held.base != self._base[lane]:
+            held = LaneWindow(lane, number, self._base[lane], self._splits(lane, number))
+            self._held[lane] = held
+        return held
 
     def _splits(self, lane: int, number: int) -> tuple[int, ...]:
         start, end = window_bounds(lane, number, self._shape)

@@ -65,6 +65,12 @@ class OpenAhead:
         """Return a window that has been laid out, once; None where it cannot be."""
         return self._laid.pop(numbers).result()
 
+    def give_up_layout(self, numbers: Sequence[int]) -> None:
+        """Say that a window is wanted no more as it may have been asked for."""
+        laid = self._laid.pop(numbers, None)
+        if laid is not None:
+            laid.cancel()
+
     def take(self, number: int) -> OpenedSplit:
         """Return a split, open; waits for a thread that is at it, else opens it here.
 

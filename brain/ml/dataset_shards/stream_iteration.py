@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from brain.ml.dataset_shards.bulk_reading import LocatedBlock
 from brain.ml.dataset_shards.epoch_plan import UNREADABLE, EpochCounts, EpochPlan, EpochStart
 from brain.ml.dataset_shards.epoch_reader import Block
 from brain.ml.dataset_shards.lane_walk import LaneHint
@@ -129,7 +130,8 @@ class Iteration:
             end = len(entries) - (len(entries) - first) % size
             for start in range(first, end, size):
                 yield from self._batch(entries[start : start + size])
-            held = entries[end:]
+            # Its splits may be closed by the next block.
+            held = list(entries[end:])
         if held and not drop_last:
             yield from self._batch(held)
         self._finished = True
@@ -156,6 +158,8 @@ class Iteration:
         return Standing(start.epoch, position, self._reader.hint_at(position) or start.hint)
 
     def _batch(self, entries: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        if type(entries) is LocatedBlock:
+            entries = entries.samples()
         good = entries
         if type(entries) is list and Unreadable in map(type, entries):
             good = [entry for entry in entries if type(entry) is not Unreadable]

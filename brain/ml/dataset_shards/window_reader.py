@@ -5,16 +5,16 @@ Holds 8 bytes an open sample (the window's codes in its order) beside what the f
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from brain.ml.dataset_shards.bulk_reading import inverse, read_together
+from brain.ml.dataset_shards.bulk_reading import Located, LocatedBlock, inverse, read_together
 from brain.ml.dataset_shards.epoch_plan import UNREADABLE, EpochCounts, EpochPlan
-from brain.ml.dataset_shards.laid_window import LaidWindow, lay_out, merge
+from brain.ml.dataset_shards.laid_window import LaidWindow, lay_out
 from brain.ml.dataset_shards.lane_walk import Chunk, LaneWindow, UpcomingWindow
 from brain.ml.dataset_shards.open_ahead import OpenAhead
 from brain.ml.dataset_shards.shuffle_order import Indices, window_permutation
@@ -25,6 +25,8 @@ NUM_OPEN_THREADS = 4
 _LOGGER = logging.getLogger(__name__)
 _SPLIT_SHIFT = 32
 _INDEX_MASK = (1 << _SPLIT_SHIFT) - 1
+_TAKEN = 8
+"""One of k workers takes none of as many times k records of a split once in three thousand splits."""
 _DENSE = 4
 """From a quarter of a stretch on it is cheaper to lay out all of it than to look up each entry."""
 
@@ -49,6 +51,8 @@ class WindowReader:
         self._open: dict[int, OpenedSplit] = {}
         self._windows: dict[LaneWindow, Indices] = {}
         self._laid: dict[LaneWindow, LaidWindow | None] = {}
+        # Such a reader takes all of its lanes; any other one takes an entry here and one there.
+        self._whole_lanes = plan.shape.num_lanes % plan.share.world_size == 0
         threads = NUM_OPEN_THREADS if plan.prefetch else 0
         self._ahead = OpenAhead(self._open_split, num_threads=threads)
 
@@ -59,11 +63,8 @@ class WindowReader:
     def request_windows(self, windows: Sequence[UpcomingWindow]) -> None:
         """Ask for windows to be opened ahead, and laid out where that is worth it."""
         self.request(number for window in windows for number in window.splits)
-        share = self._plan.share
-        # Such a reader takes stretches of its lanes; any other one takes an entry here and one there.
-        by_lanes = share.num_workers == 1 and self._plan.shape.num_lanes % share.world_size == 0
         # First windows are short and wanted at once.
-        if self._plan.shuffle and by_lanes:
+        if self._plan.shuffle and self._whole_lanes:
             for window in windows:
                 if window.number:
                     self._ahead.request_layout(window.splits, partial(self._lay_out, window))
@@ -112,50 +113,43 @@ class WindowReader:
         return codes
 
     def read_chunk(self, chunk: Chunk, entries: Indices) -> Sequence[Any]:
-        """Return the samples (or what stands for them) of entries of a chunk, in that order."""
+        """Return the samples (or what stands for them) of entries of a chunk, in that order.
+
+        They must be used before the next are asked for: see `LocatedBlock`.
+        """
         rounds, columns = np.divmod(entries + chunk.skip, len(chunk.windows))
-        # One sort, not a search a lane: each lets go of the interpreter's lock, and waits for it.
-        by_lane = np.argsort(columns, kind="stable")
-        cuts = np.searchsorted(columns[by_lane], np.arange(len(chunk.windows) + 1)).tolist()
-        parts: list[tuple[Indices, Sequence[Any]]] = []
-        others = np.ones(len(entries), np.bool_)
-        for column, window in enumerate(chunk.windows):
-            chosen = by_lane[cuts[column] : cuts[column + 1]]
-            found = self._laid_window(window) if len(chosen) else None
-            if found is None:
-                continue
-            places = rounds[chosen] + (chunk.first_round - window.base)
-            read = found.read(places, shared_rows=self._plan.shared_rows)
-            if read is None:
-                self._laid[window] = None  # its splits are opened again, and say what is wrong
-                continue
-            parts.append((chosen, read))
-            others[chosen] = False
-        if not parts:
+        grid = self._locate_rounds(chunk, columns)
+        if grid is None:
             return self.read(self.locate(chunk, entries))
-        if others.any():
-            rest = self.read(self.locate(chunk, entries[others]))
-            parts.append((others.nonzero()[0], rest))
-        return merge(parts, len(entries))
+        located = grid._replace(bounds=grid.bounds[:, rounds, columns])
+        recover = partial(self._recover, chunk, entries)
+        return LocatedBlock(located, recover, shared_rows=self._plan.shared_rows)
 
     def read(self, codes: Indices) -> Sequence[Any]:
-        """Return the samples (or what stands for them) of codes, in that order."""
+        """Return the samples (or what stands for them) of codes, in that order.
+
+        They must be used before the next are asked for: see `LocatedBlock`.
+        """
         sequence = np.argsort(codes, kind="stable")
-        numbers, indices = split_codes(codes[sequence])
-        cuts = [0, *((np.diff(numbers).nonzero()[0] + 1).tolist()), len(indices)]
-        runs = [
-            (self._get(int(numbers[start])), indices[start:end])
-            for start, end in pairwise(cuts)
-            if end > start
-        ]
-        samples = read_together(runs, sequence, shared_rows=self._plan.shared_rows)
-        if samples is not None:
-            return samples
+        runs = [(self._get(number), indices) for number, indices in _runs(codes[sequence])]
+        samples = read_together(
+            runs,
+            sequence,
+            lambda places: self._read_apart(codes[places]),
+            shared_rows=self._plan.shared_rows,
+        )
+        return self._read_apart(codes) if samples is None else samples
+
+    def _read_apart(self, codes: Indices) -> list[Any]:
+        """Return the samples (or what stands for them) of codes, split by split."""
+        sequence = np.argsort(codes, kind="stable")
         flat: list[Any] = []
-        for start, end in pairwise(cuts):
-            if end > start:
-                flat += self._read_split(int(numbers[start]), indices[start:end].tolist())
+        for number, indices in _runs(codes[sequence]):
+            flat += self._read_split(number, indices.tolist())
         return [flat[place] for place in inverse(sequence).tolist()]
+
+    def _recover(self, chunk: Chunk, entries: Indices, places: Indices) -> list[Any]:
+        return self._read_apart(self.locate(chunk, entries[places]))
 
     def close(self) -> None:
         """Close everything that is open."""
@@ -183,21 +177,59 @@ class WindowReader:
     def _order(self, lane: int, number: int, length: int) -> Indices:
         return window_permutation(length, self._plan.seed, self._plan.start.epoch, lane, number)
 
-    def _lay_out(self, window: UpcomingWindow, opened: Sequence[OpenedSplit]) -> LaidWindow | None:
-        """Lay out a window; on a thread that opens ahead."""
+    def _lay_out(
+        self, window: UpcomingWindow | LaneWindow, opened: Sequence[OpenedSplit]
+    ) -> LaidWindow | None:
+        """Lay out a window; mostly on a thread that opens ahead."""
         length = sum(split.num_samples for split in opened)
-        return lay_out(opened, self._order(window.lane, window.number, length))
+        if self._plan.shuffle:
+            return lay_out(opened, self._order(window.lane, window.number, length))
+        return lay_out(opened, np.arange(length))
 
     def _laid_window(self, window: LaneWindow) -> LaidWindow | None:
-        """Return a window as it was laid out, its splits closed; None: read it from its splits."""
-        if window in self._laid or not self._ahead.has_laid_out(window.splits):
-            return self._laid.get(window)
-        for number in window.splits:
-            self._get(number)  # for its count, and what it has skipped
-        found = self._laid[window] = self._ahead.take_layout(window.splits)
-        for number in window.splits if found is not None else ():
-            self._open.pop(number).close()
-        return found
+        """Return a window laid out, its splits open; None: read it from its splits."""
+        if window not in self._laid:
+            if not self._takes_of_all(window):
+                return None
+            opened = [self._get(number) for number in window.splits]
+            whole = [split for split in opened if split is not None]
+            if len(whole) < len(opened):
+                self._laid[window] = None
+            elif self._ahead.has_laid_out(window.splits):
+                self._laid[window] = self._ahead.take_layout(window.splits)
+            else:
+                self._ahead.give_up_layout(window.splits)
+                self._laid[window] = self._lay_out(window, whole)
+        return self._laid[window]
+
+    def _takes_of_all(self, window: LaneWindow) -> bool:
+        """Return whether this reader takes records of every split of a window, almost surely."""
+        num_workers = self._plan.share.num_workers
+        counts = self.counts[list(window.splits)]
+        return num_workers == 1 or bool((counts >= _TAKEN * num_workers).all())
+
+    def _locate_rounds(self, chunk: Chunk, columns: Indices) -> Located | None:
+        """Return where records of a chunk lie; None: not all of its `columns` are laid out.
+
+        Bounds have the shape (3, rounds, lanes), of which only those columns are set.
+        """
+        if not self._whole_lanes:
+            return None
+        bounds = np.empty((3, chunk.num_rounds, len(chunk.windows)), np.int64)
+        parts: list[Any] = []
+        kind = None
+        for column in np.unique(columns).tolist():
+            window = chunk.windows[column]
+            laid = self._laid_window(window)
+            if laid is None or laid.kind != (kind or laid.kind):
+                return None
+            first, kind = chunk.first_round - window.base, laid.kind
+            places = slice(first, first + chunk.num_rounds)
+            np.add(laid.which[places], len(parts), out=bounds[0, :, column])
+            bounds[1, :, column] = laid.begins[places]
+            bounds[2, :, column] = laid.ends[places]
+            parts += laid.parts
+        return None if kind is None else Located(parts, bounds, kind)
 
     def _read_split(self, number: int, indices: list[int]) -> list[Any]:
         opened = self._get(number)
@@ -267,6 +299,15 @@ class WindowReader:
 
     def _open_split(self, number: int) -> OpenedSplit:
         return self._plan.source.open_split(self._plan.table, number)
+
+
+def _runs(codes: Indices) -> Iterator[tuple[int, Indices]]:
+    """Yield the splits of codes in ascending order, each with its indices."""
+    numbers, indices = split_codes(codes)
+    cuts = [0, *((np.diff(numbers).nonzero()[0] + 1).tolist()), len(indices)]
+    for start, end in pairwise(cuts):
+        if end > start:
+            yield int(numbers[start]), indices[start:end]
 
 
 def split_codes(codes: Indices) -> tuple[Indices, Indices]:
