@@ -5,6 +5,7 @@ whole block of the order at once; they are decoded, or copied, a batch at a time
 what is made, used and freed while it is in the processor's cache costs a third less than a whole block.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
@@ -30,26 +31,29 @@ class RowKind(NamedTuple):
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
+    @property
+    def num_bytes(self) -> int:
+        """Of a row."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
 
 Kind = DecodeSpans | RowKind
 """How records become samples: only those of one kind can be read together."""
 
 
 class SplitRecords(NamedTuple):
-    """Where the records of a split lie: spans of bytes, or rows of an array."""
+    """Where the records of a split lie in its memory."""
 
-    part: memoryview | npt.NDArray[Any]
+    part: memoryview
     begins: npt.NDArray[Any]
     ends: npt.NDArray[Any]
-    """Of rows, the same as `begins`: only the first of the two is used."""
     kind: Kind
 
 
 class Located(NamedTuple):
     """Where records of many splits lie."""
 
-    parts: Sequence[Any]
-    """Memory of bytes, or arrays of rows."""
+    parts: Sequence[memoryview]
     bounds: Indices
     """Shape (3, records): number of the part, where the record begins in it, and where it ends."""
     kind: Kind
@@ -58,18 +62,21 @@ class Located(NamedTuple):
 def records_of(opened: OpenedSplit | None) -> SplitRecords | None:
     """Return where all records of a split lie; None where its format does not show that.
 
-    A row beyond the array is a file's last record where that is shorter: it is read apart.
+    A row that ends beyond its memory is a file's last record where that is shorter: it is read apart.
     """
     if opened is None:
         return None
     if opened.spans is not None:
         view, starts, decode = opened.spans
         return SplitRecords(view, starts[:-1], starts[1:], decode)
-    if opened.rows is None:
+    if opened.rows is None or not opened.rows.rows.flags.c_contiguous:
         return None
     rows, field = opened.rows
-    places = np.arange(opened.num_samples, dtype=np.uint32)
-    return SplitRecords(rows, places, places, RowKind(field, rows.dtype, rows.shape[1:]))
+    kind = RowKind(field, rows.dtype, rows.shape[1:])
+    bounds = np.arange(opened.num_samples + 1) * kind.num_bytes
+    narrow = bounds.astype(np.uint32) if bounds[-1] < 1 << 32 else bounds
+    view = memoryview(rows.reshape(-1).view(np.uint8).data)
+    return SplitRecords(view, narrow[:-1], narrow[1:], kind)
 
 
 def read_together(
@@ -142,23 +149,22 @@ class LocatedBlock(Sequence[Any]):
 
     def samples(self) -> "list[Any] | RowBlock":
         """Read them: as rows of one array where that was asked for and can be, else as a list."""
+        parts, kind = self._parts, self._kind
         where = zip(*self._bounds.tolist(), strict=True)
-        if isinstance(self._kind, RowKind):
-            return self._rows(self._kind, [(number, place) for number, place, _ in where])
-        parts = self._parts
         pieces = [parts[number][begin:end] for number, begin, end in where]
-        samples = self._kind(pieces) if pieces else []
+        if isinstance(kind, RowKind):
+            return self._rows(kind, pieces)
+        samples = kind(pieces) if pieces else []
         return self._apart() if samples is None else samples
 
-    def _rows(self, kind: RowKind, where: Sequence[tuple[int, int]]) -> "list[Any] | RowBlock":
-        parts = self._parts
-        try:
-            rows = [parts[number][place] for number, place in where]
-        except IndexError:
+    def _rows(self, kind: RowKind, pieces: Sequence[memoryview]) -> "list[Any] | RowBlock":
+        # One copy that keeps the interpreter's lock: numpy lets go of it, and waits for it, row by row.
+        joined = bytearray().join(pieces)
+        if len(joined) != len(pieces) * kind.num_bytes:
             return self._apart()
+        rows = np.frombuffer(joined, kind.dtype).reshape(len(pieces), *kind.shape)
         if self._shared_rows:
-            gathered = np.concatenate(rows) if rows else np.empty(0, kind.dtype)
-            return RowBlock(gathered.reshape(len(rows), *kind.shape), kind.field)
+            return RowBlock(rows, kind.field)
         return [{kind.field: row.copy()} for row in rows]
 
     def _apart(self) -> list[Any]:

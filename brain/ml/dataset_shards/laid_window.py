@@ -6,7 +6,7 @@ where they are. Ten bytes a sample.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,8 @@ _MOST_PARTS = 1 << 16
 class LaidWindow(NamedTuple):
     """The records of one window in its order."""
 
-    parts: tuple[Any, ...]
-    """Memory of bytes, or arrays of rows; a split's each."""
+    parts: tuple[memoryview, ...]
+    """Memory, a split's each."""
     which: npt.NDArray[np.uint16]
     """Of each record, the part that it lies in."""
     begins: npt.NDArray[np.unsignedinteger]

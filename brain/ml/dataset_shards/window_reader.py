@@ -216,7 +216,7 @@ class WindowReader:
         if not self._whole_lanes:
             return None
         bounds = np.empty((3, chunk.num_rounds, len(chunk.windows)), np.int64)
-        parts: list[Any] = []
+        parts: list[memoryview] = []
         kind = None
         for column in np.unique(columns).tolist():
             window = chunk.windows[column]
