@@ -238,15 +238,29 @@ def test_credentials_that_stay_expired_are_told_as_such(server, issuer, action):
 
 
 def test_a_failing_credential_process_is_no_connection_trouble(server, issuer):
-    issuer.issue("KEY-A", lasts_seconds=1)
+    issuer.issue("KEY-A", lasts_seconds=3)
     store = open_at(server, profile="p")
     for _ in range(2):
         assert read(store) == b"body"
     issuer.answer.unlink()
-    time.sleep(1.1)
+    time.sleep(3.1)
     with pytest.raises(AccessError) as caught:
         read(store)
     assert "credentials" in str(caught.value)
+    assert not caught.value.detail.get("transient")
+
+
+@pytest.mark.parametrize("used_before", [False, True])
+def test_a_credential_process_that_gives_expired_keys_is_named(server, issuer, used_before):
+    issuer.issue("KEY-A", lasts_seconds=3600 if used_before else -60)
+    store = open_at(server, profile="p")
+    if used_before:
+        for _ in range(2):
+            assert read(store) == b"body"
+        issuer.issue("KEY-B", lasts_seconds=-60)
+        server.script = lambda request: xml_error(400, "ExpiredToken", "It has.")
+    with pytest.raises(AccessError, match="expired") as caught:
+        read(store)
     assert not caught.value.detail.get("transient")
 
 

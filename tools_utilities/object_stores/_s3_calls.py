@@ -12,6 +12,7 @@ from tools_utilities.object_store import StoreSpec
 from tools_utilities.object_stores._failures import Asked, Failure, explain
 from tools_utilities.object_stores._s3_clients import ClientSlot, S3Clients
 from tools_utilities.object_stores._s3_failures import (
+    is_still_expired,
     of_botocore_error,
     of_client_error,
     of_obstore_error,
@@ -113,7 +114,9 @@ class S3Calls:
             result = ask(clients)
         except ClientError as error:
             failure = self._of_client(error, clients)
-        except (BotoCoreError, ResponseParserError) as error:
+        except (BotoCoreError, ResponseParserError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not is_still_expired(error):
+                raise
             clients.note_secrets()
             found = of_botocore_error(error, self.where(clients))
             if isinstance(found, QuarkError):

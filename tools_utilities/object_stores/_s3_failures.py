@@ -56,6 +56,11 @@ def _plain(text: str) -> str:
     return text
 
 
+def is_still_expired(error: Exception) -> bool:
+    """Say whether this is what botocore raises, without a type of its own, of keys born expired."""
+    return type(error) is RuntimeError and "still expired" in str(error)
+
+
 def of_botocore_error(error: Exception, where: str) -> Failure | QuarkError:
     """Read what boto3 raises without an answer: no credentials, no connection, bad parameters."""
     from botocore import exceptions
@@ -72,6 +77,13 @@ def of_botocore_error(error: Exception, where: str) -> Failure | QuarkError:
         exceptions.ConfigNotFound,
         exceptions.ConfigParseError,
     )
+    if is_still_expired(error):
+        return AccessError(
+            f"{where}: the credentials have expired, and what renews them gives expired ones",
+            hint=_SIGNED_IN,
+            code="ExpiredToken",
+            phase="sign",
+        )
     if isinstance(error, unsigned):
         kind = type(error).__name__
         # The text of a credential process may hold what it printed.
