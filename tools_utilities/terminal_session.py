@@ -184,12 +184,21 @@ class Session:
         app = self._prompt.app
         loop = app.loop
         if loop is not None and app.is_running:
-            loop.call_soon_threadsafe(self._complete_again)
+            buffer = self._prompt.default_buffer
+            loop.call_soon_threadsafe(lambda: app.create_background_task(offer_completions(buffer)))
 
-    def _complete_again(self) -> None:
-        buffer = self._prompt.default_buffer
-        if buffer.text and not buffer.complete_state:
-            buffer.start_completion(select_first=False)
+
+async def offer_completions(buffer: Buffer) -> None:
+    """Offer what may complete the text as it is now, until it is offered or the text is another.
+
+    As in a Tab: a request that comes while letters are being completed is dropped.
+    """
+    text = buffer.text
+    for _ in range(_TAB_TRIES):
+        if not text or buffer.text != text or buffer.complete_state is not None:
+            return
+        buffer.start_completion(select_first=False)
+        await asyncio.sleep(_TAB_SECONDS)
 
 
 def reading_line(read: Callable[[str], ReadingLike], text: str, width: int) -> StyleAndTextTuples:

@@ -1,5 +1,6 @@
 """The interactive session through prompt-toolkit's pipe: keys in, commands and a screen out."""
 
+import asyncio
 import io
 import threading
 import time
@@ -27,6 +28,7 @@ from tools_utilities.terminal_session import (
     SessionActions,
     SessionOutput,
     history_in,
+    offer_completions,
     reading_line,
 )
 
@@ -371,3 +373,32 @@ def test_what_the_keys_do_is_told_in_whole_facts(width, facts):
     told = line.split(" · ")
     assert len(told) == facts
     assert told == ["? shows examples", "Tab completes", "Ctrl-D leaves", "Ctrl-R searches"][:facts]
+
+
+class BusyBuffer:
+    """Drops requests for completions while it makes others, as prompt_toolkit's buffer does."""
+
+    def __init__(self, text: str, *, drops: int, offers: bool = True) -> None:
+        self.text = text
+        self.complete_state: object | None = None
+        self.asked = 0
+        self._drops, self._offers = drops, offers
+
+    def start_completion(self, *, select_first: bool) -> None:
+        assert not select_first
+        self.asked += 1
+        if self.asked > self._drops and self._offers:
+            self.complete_state = object()
+
+
+def test_a_listing_that_arrives_while_letters_are_completed_is_offered():
+    buffer = BusyBuffer("discover s3://b/da", drops=3)
+    asyncio.run(offer_completions(buffer))  # type: ignore[arg-type] # as much of a buffer as it needs
+    assert buffer.complete_state is not None
+    assert buffer.asked == 4
+    empty = BusyBuffer("", drops=0)
+    asyncio.run(offer_completions(empty))  # type: ignore[arg-type]
+    assert empty.asked == 0
+    nothing = BusyBuffer("discover s3://b/x", drops=0, offers=False)
+    asyncio.run(offer_completions(nothing))  # type: ignore[arg-type]
+    assert 1 < nothing.asked < 1000
