@@ -40,7 +40,10 @@ def paint(arguments: list[str], shows: bytes) -> tuple[float, float]:
         while shows not in seen:
             if not select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 raise TimeoutError(f"{arguments}: {shows!r} is not shown: {seen[-200:]!r}")
-            part = os.read(terminal, 65536)
+            try:
+                part = os.read(terminal, 65536)
+            except OSError as error:  # the program has ended
+                raise SystemExit(f"{arguments}: ended before {shows!r}: {seen[-400:]!r}") from error
             first = first or cpu_seconds(pid)
             seen += part
             if ASKS_CURSOR in part:

@@ -3,7 +3,6 @@
 Only `config.json`, `tokenizer.json` and safetensors files are read, and no code of the folder is run.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ class HfConfig(msgspec.Struct, frozen=True):
     """What is needed of `config.json`."""
 
     vocab_size: int
-    model_type: str = ""
     eos_token_id: int | list[int] | None = None
     pad_token_id: int | None = None
     max_position_embeddings: int | None = None
@@ -85,7 +83,7 @@ def count_parameters(folder: Path) -> int:
     """Return the numbers that the files hold, by their headers; tied ones count once, as saved.
 
     Raises:
-        UsageError: a file is cut short.
+        UsageError: a file is cut short or damaged.
     """
     return sum(_count(path) for path in weight_files(folder))
 
@@ -95,7 +93,10 @@ def _count(path: Path) -> int:
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
         if length > path.stat().st_size:
             raise UsageError(f"{path}: cut short", hint="Fetch the model anew.")
-        header: dict[str, Any] = json.loads(file.read(length))
+        try:
+            header = msgspec.json.decode(file.read(length), type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise UsageError(f"{path}: a damaged header", hint="Fetch the model anew.") from error
     total = 0
     for name, about in header.items():
         size = 1

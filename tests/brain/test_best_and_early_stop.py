@@ -74,6 +74,9 @@ def test_early_stop_without_validation_is_refused(tmp_path: Path):
         ("NVIDIA A100-SXM4-80GB", "fp16", 312e12),
         ("NVIDIA A10", "bf16", 125e12),
         ("NVIDIA L40S", "bf16", 362e12),
+        ("NVIDIA H100 PCIe", "bf16", 756e12),
+        ("NVIDIA A10G", "bf16", None),  # another chip than the A10
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "bf16", None),
         ("NVIDIA H100 80GB HBM3", "fp32", None),
         ("", "bf16", None),
     ],

@@ -15,6 +15,7 @@ from brain.ml.dataset_shards.bulk_reading import Located, LocatedBlock
 from brain.ml.dataset_shards.epoch_plan import EpochStart, Tolerance
 from brain.ml.dataset_shards.epoch_reader import EpochReader
 from brain.ml.dataset_shards.laid_window import LaidWindow, lay_out
+from brain.ml.dataset_shards.lane_walk import Chunk, LaneWindow
 from brain.ml.dataset_shards.open_ahead import OpenAhead
 from brain.ml.dataset_shards.share import Share
 from brain.ml.dataset_shards.split_source import OpenedSplit
@@ -23,6 +24,7 @@ from brain.ml.dataset_shards.window_reader import Unreadable
 from tests.brain.direct_manager import DirectManager
 from tests.brain.stream_data import memory_manager
 from tests.brain.test_bulk_reading import lines, opened, tokens
+from tools_utilities.json_records import decode_objects
 from tools_utilities.object_store import StoreSpec, open_store
 from tools_utilities.shard_format import ReadOptions
 
@@ -220,3 +222,24 @@ def test_an_epoch_of_laid_rows_is_the_epoch_of_splits():
         row["input_ids"].tolist() for row in apart
     ]
     assert len(rows) == 150 * 20 + 17
+
+
+def test_more_parts_than_two_bytes_can_number_are_told_apart():
+    """Two windows of 40,000 splits each, as of tiny objects: the second's parts begin at 40,000."""
+    stream = StreamDataset(memory_manager([3] * 60), "data/x/")
+    list(islice(stream, 180))
+    reader = EpochReader(
+        stream.plan_for(Share(batch_size=8), EpochStart()), stream.index.counts.copy()
+    )
+    which = np.arange(40_000, dtype=np.uint16)
+    zeros = np.zeros(40_000, np.uint32)
+    windows = tuple(LaneWindow(lane, 1, 0, (2 * lane, 2 * lane + 1)) for lane in (0, 1))
+    parts = (memoryview(b"{}"),) * 40_000
+    for window in windows:
+        reader._windows._laid[window] = LaidWindow(parts, which, zeros, zeros + 2, decode_objects)
+    chunk = Chunk(0, 39_990, 5, 0, windows)
+    located = reader._windows._locate_rounds(chunk, np.array([0, 1]))
+    assert located is not None
+    assert located.bounds[0].tolist() == [[n, 40_000 + n] for n in range(39_990, 39_995)]
+    assert len(located.parts) == 80_000
+    reader.close()

@@ -183,3 +183,12 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(
     with pytest.raises(error, match=message):
         manager.train(KnowledgeHub().read(said))
     assert not target.jobs
+
+
+@pytest.mark.parametrize(
+    "content", [b"\x05\0\0\0\0\0\0\0{nope", b"\xff" * 9, b"\x02\0\0\0\0\0\0\0[]"]
+)
+def test_a_damaged_file_of_weights_is_named_in_the_plan(tmp_path, content):
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(UsageError, match=r"model\.safetensors"):
+        count_parameters(tmp_path)

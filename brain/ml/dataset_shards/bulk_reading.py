@@ -42,7 +42,7 @@ Kind = DecodeSpans | RowKind
 
 
 class SplitRecords(NamedTuple):
-    """Where the records of a split lie in its memory."""
+    """Where some records of a split lie in its memory."""
 
     part: memoryview
     begins: npt.NDArray[Any]
@@ -59,24 +59,28 @@ class Located(NamedTuple):
     kind: Kind
 
 
-def records_of(opened: OpenedSplit | None) -> SplitRecords | None:
-    """Return where all records of a split lie; None where its format does not show that.
+def records_of(opened: OpenedSplit | None, indices: Indices) -> SplitRecords | None:
+    """Return where the records at `indices` lie; None where the split's format does not show that.
 
     A row that ends beyond its memory is a file's last record where that is shorter: it is read apart.
     """
     if opened is None:
         return None
-    if opened.spans is not None:
-        view, starts, decode = opened.spans
-        return SplitRecords(view, starts[:-1], starts[1:], decode)
-    if opened.rows is None or not opened.rows.rows.flags.c_contiguous:
+    # Each is looked at once: a split that is passed by is closed while it is being laid out.
+    spans, found = opened.spans, opened.rows
+    if spans is not None:
+        return SplitRecords(
+            spans.view, spans.starts[indices], spans.starts[indices + 1], spans.decode
+        )
+    if found is None or not found.rows.flags.c_contiguous:
         return None
-    rows, field = opened.rows
-    kind = RowKind(field, rows.dtype, rows.shape[1:])
-    bounds = np.arange(opened.num_samples + 1) * kind.num_bytes
-    narrow = bounds.astype(np.uint32) if bounds[-1] < 1 << 32 else bounds
-    view = memoryview(rows.reshape(-1).view(np.uint8).data)
-    return SplitRecords(view, narrow[:-1], narrow[1:], kind)
+    kind = RowKind(found.field, found.rows.dtype, found.rows.shape[1:])
+    begins = indices * kind.num_bytes
+    ends = begins + kind.num_bytes
+    if not len(ends) or ends.max() < 1 << 32:
+        begins, ends = begins.astype(np.uint32), ends.astype(np.uint32)
+    view = memoryview(found.rows.reshape(-1).view(np.uint8).data)
+    return SplitRecords(view, begins, ends, kind)
 
 
 def read_together(
@@ -93,18 +97,15 @@ def read_together(
     Returns:
         None where the splits are not made of such records, or not all of one kind.
     """
-    found = [records_of(opened) for opened, _ in runs]
+    found = [records_of(opened, indices) for opened, indices in runs]
     known = [one for one in found if one is not None]
     if len(known) < len(found) or any(one.kind != known[0].kind for one in known):
         return None
     counts = [len(indices) for _, indices in runs]
     bounds = np.empty((3, len(sequence)), np.int64)
     bounds[0, sequence] = np.repeat(np.arange(len(runs)), counts)
-    for row, field in ((1, "begins"), (2, "ends")):
-        chosen = [
-            getattr(one, field)[indices] for one, (_, indices) in zip(known, runs, strict=True)
-        ]
-        bounds[row, sequence] = np.concatenate(chosen)
+    bounds[1, sequence] = np.concatenate([one.begins for one in known])
+    bounds[2, sequence] = np.concatenate([one.ends for one in known])
     located = Located([one.part for one in known], bounds, known[0].kind)
     return LocatedBlock(located, recover, shared_rows=shared_rows)
 

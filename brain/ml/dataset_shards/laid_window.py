@@ -36,7 +36,7 @@ def lay_out(opened: Sequence[OpenedSplit], order: Indices) -> LaidWindow | None:
     Returns:
         None where the splits are not made of such records, or not all of one kind.
     """
-    found = [records_of(split) for split in opened]
+    found = [records_of(split, np.arange(split.num_samples)) for split in opened]
     known = [one for one in found if one is not None]
     if not known or not len(known) == len(found) <= _MOST_PARTS:
         return None

@@ -1,6 +1,7 @@
 """The open windows of the lanes: which splits are open, and samples read from them in bulk.
 
-Holds 8 bytes an open sample (the window's codes in its order) beside what the formats hold.
+Holds 10 bytes an open sample (where it lies, in the window's order) beside what the formats hold; of
+windows that are not laid out 8 (their codes).
 """
 
 import logging
@@ -225,7 +226,8 @@ class WindowReader:
                 return None
             first, kind = chunk.first_round - window.base, laid.kind
             places = slice(first, first + chunk.num_rounds)
-            np.add(laid.which[places], len(parts), out=bounds[0, :, column])
+            bounds[0, :, column] = laid.which[places]
+            bounds[0, :, column] += len(parts)  # not before: two bytes hold no number above 65,535
             bounds[1, :, column] = laid.begins[places]
             bounds[2, :, column] = laid.ends[places]
             parts += laid.parts
