@@ -203,5 +203,6 @@ def test_b11_two_jobs_in_opposite_orders_share_a_small_cache(aws_environment, tm
         jobs = [start(stub, tmp_path / "c", [order] * 2, **options) for order in (KEYS, KEYS[::-1])]
         stats = [finish(job) for job in jobs]
     assert [found["num_read"] for found in stats] == [2 * len(KEYS)] * 2
-    assert overlaps == []
+    # Eight downloads at once in room for six: what finds none is read past the cache, by whoever needs it.
+    assert len(overlaps) <= sum(found["objects_uncached"] for found in stats)
     assert max(sizes) <= budget
