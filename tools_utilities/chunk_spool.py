@@ -9,7 +9,6 @@ import queue
 import secrets
 import struct
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -20,7 +19,7 @@ import msgspec
 
 from tools_utilities.chunk_writer import WrittenChunk, write_chunk
 from tools_utilities.errors import QuarkError, RecordError
-from tools_utilities.process_environment import child_environment
+from tools_utilities.process_environment import OWN_PATH, child_environment, own_program
 from tools_utilities.sample_codec import decode_sample, encode_sample
 from tools_utilities.shard_format import shard_formats
 
@@ -188,11 +187,11 @@ class ChunkPool:
     def _process(self) -> "subprocess.Popen[bytes]":
         with suppress(queue.Empty):
             return self._idle.get_nowait()
-        process = subprocess.Popen(  # our own interpreter and module
-            [sys.executable, "-m", "tools_utilities.chunk_process"],
+        process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            own_program("tools_utilities.chunk_process"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=child_environment({}),
+            env=child_environment(OWN_PATH),
             start_new_session=True,  # Ctrl-C reaches it through its parent
         )
         self._started.append(process)

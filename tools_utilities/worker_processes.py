@@ -6,14 +6,13 @@ are sessions of their own, so that a terminal's Ctrl-C reaches them once, throug
 
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 import msgspec
 
 from tools_utilities.errors import QuarkError
-from tools_utilities.process_environment import child_environment
+from tools_utilities.process_environment import OWN_PATH, child_environment, own_program
 from tools_utilities.stop_signals import Stop
 
 POLL_SECONDS = 0.2
@@ -63,10 +62,10 @@ def run_worker_processes(workers: Sequence[WorkerProcess], stop: Stop) -> list[d
 def _start(worker: WorkerProcess) -> subprocess.Popen[bytes]:
     module = "tools_utilities.scripts.process_shards"
     return subprocess.Popen(  # noqa: S603 - our own interpreter and module, never through a shell
-        [sys.executable, "-m", module, *worker.arguments, "--json"],
+        own_program(module, *worker.arguments, "--json"),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        env=child_environment(dict(worker.environment)),
+        env=child_environment({**OWN_PATH, **worker.environment}),
         start_new_session=True,
     )
 

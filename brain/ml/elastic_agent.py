@@ -48,6 +48,7 @@ from brain.ml.metrics import MetricsLog
 from brain.ml.process_group import World, attempt_of, name_start, read_world
 from brain.ml.stop_request import ASK_AGAIN, PERSONS, REGROUPED
 from brain.ml.training_job import TrainingJob, load_job
+from tools_utilities.process_environment import own_program
 from tools_utilities.process_identity import ProcessIdentity, identify
 
 MONITOR_SECONDS = 0.25
@@ -218,11 +219,12 @@ def run_agent(
         join_timeout=2 * SAVE_SECONDS,  # who comes back waits until the others have saved
     )
     handler = create_handler(store, C10dRendezvousBackend(store, job.name), parameters)
+    program = own_program("brain.ml.train", str(job_file))
     spec = WorkerSpec(
         role="rank",
         local_world_size=job.processes,
-        entrypoint=sys.executable,
-        args=("-m", "brain.ml.train", str(job_file)),
+        entrypoint=program[0],
+        args=program[1:],
         rdzv_handler=handler,
         max_restarts=job.max_restarts,
         monitor_interval=MONITOR_SECONDS,
@@ -258,8 +260,8 @@ def run_agent(
 def keep_agents(job: TrainingJob, job_file: Path) -> int:
     """Keep one agent a node on this machine; one that is killed is brought back."""
     store = _hold(LOOPBACK, 0)
-    argv = [sys.executable, "-m", "brain.ml.elastic_agent", str(job_file)]
-    argv.append(f"--meet={LOOPBACK}:{store.port}")
+    meet = f"--meet={LOOPBACK}:{store.port}"
+    argv = own_program("brain.ml.elastic_agent", str(job_file), meet)
 
     def start() -> "subprocess.Popen[bytes]":
         return subprocess.Popen(argv, stdin=subprocess.DEVNULL)  # noqa: S603 - our own interpreter, no shell

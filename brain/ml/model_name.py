@@ -10,6 +10,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from tools_utilities.errors import UsageError
+from tools_utilities.process_environment import OWN_PACKAGES
 
 HF_PREFIX = "hf:"
 FORM = "package.module:function"
@@ -32,6 +33,11 @@ def check_own(name: str, project_dir: str | None) -> None:
         UsageError: there is no such module, or no such name at its top level.
     """
     module, function = split_own(name)
+    first = module.partition(".")[0]
+    if first in OWN_PACKAGES:
+        raise UsageError(
+            f"model {name}: {first} is a package of Quark's own", hint="Give yours another name."
+        )
     spec = _find(module, project_dir)
     if spec is None or spec.origin is None:
         where = f" in {project_dir}" if project_dir else ""

@@ -9,21 +9,18 @@ import os
 import platform
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-import brain
 from brain.ml.job_check import check_job
 from brain.ml.process_group import LAUNCHER_VARIABLE
 from brain.ml.run_files import JOB_FILE, LOG_FILE, read_process
 from brain.ml.training_job import TrainingJob
 from resource_manager.launch_target import LaunchPlan, LaunchTarget, RunHandle
 from resource_manager.runs import last_events
-from tools_utilities.process_environment import child_environment
+from tools_utilities.process_environment import OWN_PATH, child_environment, own_program
 from tools_utilities.process_identity import descendants
 
-PACKAGE_ROOT = Path(brain.__file__).parents[1]
 SIGNAL_BASE = 128
 """A shell's exit code for a process ended by signal n is 128 + n."""
 
@@ -113,17 +110,17 @@ class _LocalTarget:
     def plan(self, job: TrainingJob) -> LaunchPlan:
         check_job(job, job.processes * job.nodes)
         run_dir = Path(job.run_dir)
-        program: tuple[str, ...] = ("-m", "brain.ml.train", str(run_dir / JOB_FILE))
+        program = "brain.ml.train"
         environment = {
             # cuBLAS is exact from run to run only with a fixed workspace.
             "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
             # Threads that wait by spinning starve each other on a busy machine (2 cores: 3 to 17
             # times slower there); sleeping costs a sixth of the speed of an idle one.
             "OMP_WAIT_POLICY": "PASSIVE",
-            "PYTHONPATH": str(PACKAGE_ROOT),
+            **OWN_PATH,
         }
         if _has_agent(job):
-            program = ("-m", "brain.ml.elastic_agent", str(run_dir / JOB_FILE))
+            program = "brain.ml.elastic_agent"
             here = job.processes if job.rendezvous else job.processes * job.nodes
             environment["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // here))
             # A store of its own for each start: torch's shared one keeps the keys of earlier ones.
@@ -132,7 +129,7 @@ class _LocalTarget:
                 environment["GLOO_SOCKET_IFNAME"] = "lo"  # ranks of one machine meet on loopback
         return LaunchPlan(
             job=job,
-            argv=(sys.executable, *program),
+            argv=own_program(program, str(run_dir / JOB_FILE)),
             environment=environment,
             log_path=run_dir / LOG_FILE,
         )

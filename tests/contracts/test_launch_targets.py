@@ -50,13 +50,13 @@ def test_no_secret_is_planned(
 
 def test_one_process_is_started_directly(tmp_path: Path):
     plan = LOCAL.plan(_job(tmp_path))
-    assert plan.argv == (sys.executable, "-m", "brain.ml.train", str(tmp_path / "job.yaml"))
+    assert plan.argv == (sys.executable, "-P", "-m", "brain.ml.train", str(tmp_path / "job.yaml"))
 
 
 @pytest.mark.parametrize("changes", [{"processes": 4}, {"nodes": 2}, {"processes": 2, "nodes": 2}])
 def test_several_ranks_go_through_an_agent(tmp_path: Path, changes: dict[str, int]):
     plan = LOCAL.plan(_job(tmp_path, **changes))
-    agent = (sys.executable, "-m", "brain.ml.elastic_agent", str(tmp_path / "job.yaml"))
+    agent = (sys.executable, "-P", "-m", "brain.ml.elastic_agent", str(tmp_path / "job.yaml"))
     assert plan.argv == agent
     assert plan.environment["GLOO_SOCKET_IFNAME"] == "lo"
 

@@ -13,10 +13,12 @@ import pytest
 from brain.ml.sample_log import final_samples
 from brain.ml.training_job import TrainingJob, save_job
 from knowledge_hub.hub import KnowledgeHub
+from resource_manager.launch_targets.local import LAUNCH_TARGET
 from tests.end_to_end.test_training_ranks import free_port
 from tests.projects import RecordingTarget, make_manager, write_group
 from tests.training import ForkServer, events, losses
 from tools_utilities.errors import UsageError
+from tools_utilities.process_environment import OWN_PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ("images", "tables")
@@ -166,10 +168,30 @@ def test_own_model_of_text(project: Path, training_forks: ForkServer):
     assert "the loss gave" in events(Path(wrong.run_dir), "error")[0]["message"]
 
 
+def test_folders_of_a_project_are_never_taken_for_quarks_own(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A run and its loader worker, started in a project with a folder `brain/` and so on."""
+    for name in OWN_PACKAGES:
+        (project / name).mkdir()
+        (project / name / "__init__.py").write_text("raise ImportError('of the project')\n")
+    (project / "bigram.py").write_text(textwrap.dedent(TEXT_MODEL))
+    monkeypatch.chdir(project)
+    try:
+        sentence = "train bigram:build with data/datasets/words for 3 steps, context 32"
+        job = job_of(project, sentence, workers=1)
+        handle = LAUNCH_TARGET.launch(LAUNCH_TARGET.plan(job))
+        assert handle.wait(60) == 0, (Path(job.run_dir) / "log").read_text()
+    finally:
+        for name in OWN_PACKAGES:
+            shutil.rmtree(project / name)
+
+
 @pytest.mark.parametrize(
     ("model", "said"),
     [
         ("nowhere.at.all:build", "there is no module nowhere.at.all in"),
+        ("brain.models:build", "brain is a package of Quark's own"),
         ("examples.images.classifier:bild", "defines no bild"),
         ("examples.images.nothing:build", "there is no module examples.images.nothing"),
     ],

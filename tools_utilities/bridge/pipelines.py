@@ -15,7 +15,7 @@ import msgspec
 from tools_utilities.bridge.bridge_settings import BridgeSettings, load_settings
 from tools_utilities.dataset_creation import OutputOptions, create_sharded_dataset
 from tools_utilities.errors import QuarkError, UsageError
-from tools_utilities.process_environment import child_environment
+from tools_utilities.process_environment import OWN_PATH, child_environment, own_program
 from tools_utilities.sample_source import SourceOptions
 from tools_utilities.shard_format import shard_formats
 from tools_utilities.sharded_dataset import ShardingPlan
@@ -152,11 +152,11 @@ def _run_with_keys(settings: BridgeSettings, prefix: str | None) -> dict[str, An
         vast=None,
     )
     request = msgspec.json.encode({"settings": without, "prefix": prefix})
-    with subprocess.Popen(
-        [sys.executable, "-m", "tools_utilities.bridge.bridge_process"],
+    with subprocess.Popen(  # noqa: S603 - our own interpreter and module
+        own_program("tools_utilities.bridge.bridge_process"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=child_environment(keys),
+        env=child_environment({**OWN_PATH, **keys}),
     ) as process:
         try:
             printed, _ = process.communicate(request)
