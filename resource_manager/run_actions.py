@@ -47,9 +47,15 @@ class RunActions:
 
     def show_run(self, reading: Spoken) -> int:
         """Show one run: figures and a picture."""
-        from resource_manager.run_commands import show_command
+        from resource_manager.show_command import show_command
 
         return show_command(self._settings_of(reading), reading.slots, self.console)
+
+    def compare_runs(self, reading: Spoken) -> int:
+        """Show how runs differ, and what came of it."""
+        from resource_manager.compare_command import compare_command
+
+        return compare_command(self._settings_of(reading), reading.slots, self.console)
 
     def stop_runs(self, reading: Spoken) -> int:
         """Stop one run or all, saving them."""

@@ -1,50 +1,34 @@
 """What is done with runs that exist: list, show, stop, and the job that resumes one."""
 
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from brain.ml.run_files import PLOTS_FOLDER
 from brain.ml.training_job import TrainingJob
 from resource_manager.job_settings import job_fields
 from resource_manager.next_commands import runs_flag
 from resource_manager.relative_values import make_absolute
 from resource_manager.repeating import ALL_STOP_RULES, NEAREST, earlier_run
-from resource_manager.run_summary import EVALUATED, picture
 from resource_manager.runs import (
     RunInfo,
     find_run,
     list_runs,
     newest_run,
     out_dir_of,
-    read_events,
-    step_events,
     stop_run,
     wait_stopped,
-)
-from resource_manager.tensorboard_events import (
-    FOLDER,
-    is_written_live,
-    told_last,
-    write_event_files,
 )
 from tools_utilities.console import Console
 from tools_utilities.errors import InputNeededError, UsageError
 from tools_utilities.run_words import said_run
 from tools_utilities.settings import Settings
 from tools_utilities.terminal_text import (
-    Line,
-    Span,
     human_age,
     human_count,
     human_number,
-    human_seconds,
-    pairs,
-    shown,
     table,
 )
 
@@ -98,82 +82,6 @@ def run_of(settings: Settings, name: str | None) -> RunInfo:
     """
     out_dir = out_dir_of(settings)
     return newest_run(out_dir) if name in (None, "latest") else find_run(out_dir, str(name))
-
-
-def show_command(settings: Settings, slots: Mapping[str, Any], console: Console) -> int:
-    """Print one run's figures and a picture of its loss; a PNG and TensorBoard files where those can be made."""
-    info = run_of(settings, slots.get("run"))
-    steps = step_events(Path(info.path))
-    losses = [float(step["loss"]) for step in steps if step.get("loss") is not None]
-    lines: list[Line] = [
-        [Span(info.name, "title"), "  ", Span(info.status, STATUS_STYLES.get(info.status, ""))],
-        *pairs(_facts(info, steps), width=console.result_width),
-        *picture(losses, width=console.result_width, draw=console.draws_blocks),
-    ]
-    plotted = save_plot(Path(info.path), steps)
-    if plotted is not None:
-        lines.append([Span("picture  ", "dim"), str(plotted)])
-    written = _event_files(info)
-    if written is not None:
-        lines.append([Span("tensorboard  ", "dim"), f"tensorboard --logdir {written}"])
-    data = {"schema": 1, "run": msgspec.to_builtins(info), "losses": losses}
-    console.result(lines, data)
-    return 0
-
-
-def _event_files(info: RunInfo) -> Path | None:
-    """Write TensorBoard's files, unless whoever watches the run is at it."""
-    run_dir = Path(info.path)
-    if info.status == "running" and is_written_live(run_dir):
-        return run_dir / FOLDER
-    return write_event_files(run_dir, told_last(read_events(run_dir)))
-
-
-def _facts(info: RunInfo, steps: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    total = f" of {info.total_steps}" if info.total_steps else ""
-    facts = []
-    if info.reason != EVALUATED:
-        facts = [
-            ("steps", f"{info.step}{total}, epoch {info.epoch:.2f}"),
-            ("loss", human_number(info.loss)),
-        ]
-    facts += [
-        ("validation loss", "-" if info.val_loss is None else f"{info.val_loss:.9g}"),
-        ("samples", f"{human_count(info.samples)} ({human_count(info.tokens)} tokens)"),
-        ("time", human_seconds(max(0.0, info.seen_at - info.created_at))),
-    ]
-    if steps:
-        speed = f"{human_count(steps[-1].get('tokens_per_second') or 0)} tokens/s"
-        wait = f"data wait {steps[-1].get('data_wait_share') or 0:.0%}"
-        facts.append(("speed", f"{speed}, {wait}"))
-    if info.checkpoint_step is not None:
-        facts.append(("checkpoint", f"step {info.checkpoint_step}"))
-    if info.reason:
-        facts.append(("ended", info.reason))
-    return [*facts, ("folder", info.path)]
-
-
-def save_plot(run_dir: Path, steps: list[dict[str, Any]]) -> Path | None:
-    """Write plots/loss.png and return it; None without matplotlib or without steps."""
-    if not steps:
-        return None
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return None
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
-    told = [step for step in steps if step.get("loss") is not None]
-    axes.plot([step["step"] for step in told], [float(step["loss"]) for step in told])
-    axes.set(xlabel="step", ylabel="loss")
-    # A name is no formula, whatever dollar signs it has.
-    axes.set_title(shown(run_dir.name), parse_math=False)
-    path = run_dir / PLOTS_FOLDER / "loss.png"
-    path.parent.mkdir(exist_ok=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a script that the font lacks is drawn as boxes
-        figure.savefig(path, dpi=110)
-    return path
 
 
 def stop_command(

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from brain.ml.code_versions import code_versions
 from brain.ml.process_group import host_name
 from brain.ml.run_files import JOB_FILE, METRICS_FILE, RunProcess, write_process
 from brain.ml.session import Session
@@ -46,7 +47,7 @@ def run(session: Session) -> int:
     session.tell(
         "start", schema=1, run=job.name, world_size=1, device=job.device or "", parameters=None,
         resumed_from_step=None, total_steps=job.max_steps, precision=job.precision or "",
-        counts="samples", command=list(job.command or ()),
+        counts="samples", command=list(job.command or ()), versions=code_versions(job),
     )  # fmt: skip
     try:
         child = subprocess.Popen(  # noqa: S603 - what the user wrote, no shell

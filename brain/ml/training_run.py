@@ -23,6 +23,7 @@ from brain.ml.checkpoint_place import (
     choose_checkpoint,
     place_of,
 )
+from brain.ml.code_versions import code_versions
 from brain.ml.compute import choose_device, choose_precision, make_exact, make_scaler
 from brain.ml.evaluation import Evaluator
 from brain.ml.job_check import check_job
@@ -93,7 +94,7 @@ def prepare(session: Session) -> Trainer:
         Evaluator(val, task, per_rank, precision, device, together=together) if val else None
     )
     start = TrainerStart(shape, precision, progress, length, task, together)
-    _tell_start(session, start, parts, [source.about for source in train])
+    _tell_start(session, start, parts, train)
     for one in rejected:
         used = f"using {found.name}" if found else "starting anew"
         session.tell("warning", message=f"checkpoint {one.name} rejected: {one.reason}; {used}")
@@ -243,7 +244,9 @@ def load_initial_weights(job: TrainingJob, model: torch.nn.Module) -> None:
     load_weights(checkpoint_of(Path(job.init_from)), model)
 
 
-def _tell_start(session: Session, start: TrainerStart, parts: Parts, about: Sequence[str]) -> None:
+def _tell_start(
+    session: Session, start: TrainerStart, parts: Parts, train: Sequence[StreamedSource]
+) -> None:
     job, progress, length = session.job, start.progress, start.length
     session.tell(
         "start",
@@ -258,7 +261,15 @@ def _tell_start(session: Session, start: TrainerStart, parts: Parts, about: Sequ
         samples=length.epoch_samples,
         samples_estimated=True,
         precision=start.precision,
-        text=list(about),
+        text=[source.about for source in train],
+        data=[_fingerprints(source) for source in train],
+        versions=code_versions(job),
         counts=start.task.counts,
         finished=stop_rule(job, progress, length),
     )
+
+
+def _fingerprints(source: StreamedSource) -> dict[str, str]:
+    """Return what the samples and their order depend on, in short; two runs are compared by it."""
+    index = source.stream.index
+    return {"order": index.order_fingerprint, "change": index.change_fingerprint}
