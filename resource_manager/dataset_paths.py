@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import msgspec
 
 from tools_utilities.errors import QuarkError, UsageError
+from tools_utilities.redaction import refuse_signed
 
 FirstKeys = Callable[[str, str, str], list[str]]
 """`(store_uri, prefix, start_after)` → the first few keys that begin with the literal prefix."""
@@ -62,10 +63,11 @@ def resolve_dataset_path(text: str, context: PathContext) -> DatasetPath:
 
     Raises:
         UsageError: it is outside the dataset root and no suffix of it is in the store, it is the
-            root itself, or no store is known by its scheme.
+            root itself, no store is known by its scheme, or a secret stands in it.
     """
     if not text or "\0" in text:
         raise UsageError(f"{text!r}: not a dataset path")
+    refuse_signed(text, "a run")
     uri = _URI.fullmatch(text)
     try:
         return _from_path(text, context) if uri is None else _from_any_uri(uri, context)

@@ -1,5 +1,6 @@
 """From a confirmed plan to a watched run and its last words: the only place that makes run folders."""
 
+import os
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,8 @@ from resource_manager.run_watch import RunWatch, last_log_lines
 from resource_manager.runs import create_run, read_run, write_job
 from resource_manager.tensorboard_events import LiveEventFiles
 from tools_utilities.console import Console
+from tools_utilities.private_files import open_to_append, write_private
+from tools_utilities.redaction import redact_data
 from tools_utilities.run_words import said_run
 from tools_utilities.terminal_text import Span, shown
 
@@ -42,6 +45,7 @@ def start_run(
     write_job(job)
     if plan is not None:
         _write_plan(run_dir, plan)
+    os.close(open_to_append(launch_plan.log_path))  # the owner's alone from its first line on
     if job.detach:
         handle = target.launch(launch_plan)
         console.result(
@@ -63,9 +67,7 @@ def start_run(
 
 def _write_plan(run_dir: Path, plan: Plan) -> None:
     path = run_dir / PLAN_FILE
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(plan), indent=2))
-    temporary.replace(path)
+    write_private(path, msgspec.json.format(msgspec.json.encode(redact_data(plan)), indent=2))
 
 
 def _say_how_it_ended(

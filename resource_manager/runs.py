@@ -121,7 +121,6 @@ def write_job(job: TrainingJob) -> Path:
     """Write a job into its run folder, readable by its owner alone, and return the file."""
     path = Path(job.run_dir) / run_files.JOB_FILE
     save_job(job, path)
-    path.chmod(0o600)
     return path
 
 

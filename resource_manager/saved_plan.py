@@ -19,6 +19,7 @@ from resource_manager.plan import Plan, data_source_name
 from tools_utilities.errors import ChangedError, DataNotFoundError, UsageError
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.prepared_types import prepared
+from tools_utilities.private_files import write_private
 
 Objects = Callable[[DataSource], Sequence[ObjectInfo]]
 """Lists a source as it is now."""
@@ -58,11 +59,8 @@ def save_plan(path: Path, job: TrainingJob, plan: Plan, objects: Objects) -> Non
         job=job, plan=plan, data=_marks(job, objects), weights=_weights_mark(job.init_from)
     )
     saved = msgspec.structs.replace(saved, digest=_digest(saved))
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(saved), indent=2) + b"\n")
-        temporary.chmod(0o600)
-        temporary.replace(path)
+        write_private(path, msgspec.json.format(msgspec.json.encode(saved), indent=2) + b"\n")
     except OSError as error:
         raise UsageError(
             f"--out {path}: {error.strerror or error}", hint="Name a file that can be written."

@@ -10,6 +10,7 @@ from tools_utilities.chunk_spool import (
     reply_to,
 )
 from tools_utilities.prepared_types import prepared
+from tools_utilities.redaction import guard_process
 
 prepared(ChunkJob)
 prepared(ChunkReply)
@@ -17,6 +18,7 @@ prepared(ChunkReply)
 
 def main() -> int:
     """Do jobs until there are no more."""
+    guard_process()
     for line in sys.stdin.buffer:
         reply = reply_to(decode_message(line, ChunkJob))
         sys.stdout.buffer.write(encode_message(reply) + b"\n")

@@ -1,7 +1,7 @@
 """The only printer: results on stdout, everything else on stderr, questions where they can be seen.
 
 Every line is escaped here (`terminal_text.render`), so nothing untrusted reaches a terminal as
-markup or control bytes. Off a terminal, with `CI`, `NO_COLOR`, `TERM=dumb` or `--no-input` there is
+markup or control bytes, and its secrets are masked (`redaction.redact`). Off a terminal, with `CI`, `NO_COLOR`, `TERM=dumb` or `--no-input` there is
 no colour, no animation and no escape byte; off a terminal nothing is ever asked and stdin is never
 read. A reader that goes away (`| head -1`) ends the output, not the program.
 """
@@ -16,6 +16,7 @@ from typing import Any, TextIO
 import msgspec
 
 from tools_utilities.errors import InputNeededError, QuarkError
+from tools_utilities.redaction import redact, redact_data
 from tools_utilities.terminal_picker import Choice, pick_by_line
 from tools_utilities.terminal_text import (
     Line,
@@ -225,7 +226,7 @@ class Console:
             self.note(what)
             yield
             return
-        line = fold(what, (self.note_width or DEFAULT_COLUMNS) - 2)[0]
+        line = fold(redact(what), (self.note_width or DEFAULT_COLUMNS) - 2)[0]
         self._raw(f"\x1b[2m{self._fit(line)}\x1b[0m")
         try:
             yield
@@ -251,7 +252,9 @@ class Console:
                 for i, line in enumerate(lines):
                     text.append("\n" if i else "")
                     for span in spans_of(line):
-                        text.append(self._fit(plain([span])), RICH_STYLES.get(span.style, ""))
+                        text.append(
+                            self._fit(redact(plain([span]))), RICH_STYLES.get(span.style, "")
+                        )
                 live.update(text, refresh=True)
 
             yield paint
@@ -267,7 +270,7 @@ class Console:
                 f"an answer is needed and there is no terminal to ask at: {prompt.strip()}",
                 hint="Run it at a terminal, or give the answer as a flag.",
             )
-        self._raw(self._fit(plain(prompt)))
+        self._raw(self._fit(redact(plain(prompt))))
         answer = self._stdin.readline()
         if not answer:
             self._raw("\n")
@@ -355,10 +358,21 @@ RICH_STYLES = {
 
 
 def _folded(lines: Iterable[Line], width: int | None) -> Iterable[Line]:
-    """Return lines that fit a terminal, cut between words; off one they stay whole."""
+    """Return lines that fit a terminal, cut between words; off one they stay whole.
+
+    Secrets are masked before: none is told in pieces.
+    """
+    clean = [redacted(line) for line in lines]
     if width is None:
-        return lines
-    return [piece for line in lines for piece in fold_line(line, width)]
+        return clean
+    return [piece for line in clean for piece in fold_line(line, width)]
+
+
+def redacted(line: Line) -> Line:
+    """Return a line without secrets; one that runs over several looks costs the line its looks."""
+    spans = [Span(redact(span.text), span.style) for span in spans_of(line)]
+    text = "".join(span.text for span in spans)
+    return spans if redact(text) == text else redact(text)
 
 
 def _encoding(stream: TextIO | None) -> str:
@@ -376,8 +390,8 @@ def _json_text(data: Any) -> str:
     # ASCII only: a JSON reader gets the same text back whatever the locale's encoding is.
     import json
 
-    return json.dumps(data, ensure_ascii=True, allow_nan=False, default=_json_value)
+    return json.dumps(redact_data(data), ensure_ascii=True, allow_nan=False, default=_json_value)
 
 
 def _json_value(value: Any) -> Any:
-    return msgspec.to_builtins(value)
+    return redact_data(msgspec.to_builtins(value))

@@ -31,6 +31,7 @@ class QuarkError(Exception):
     """The base: a message that holds the values, a hint that holds the next step.
 
     `detail` holds machine-readable fields (key, status, phase, line …) for `--json` and tests.
+    Secrets in the texts are masked: an error is shown, logged and pickled by whoever catches it.
     """
 
     exit_code: ClassVar[int] = 1
@@ -39,10 +40,16 @@ class QuarkError(Exception):
         carried = _unpack(message)
         if carried is not None:
             message, hint, detail = carried
+        from tools_utilities.redaction import redact  # which raises such errors itself
+
+        message = redact(message)
         super().__init__(message)
         self.message_text = message
-        self.hint = hint
-        self.detail = detail
+        self.hint = redact(hint)
+        self.detail = {
+            name: redact(value) if isinstance(value, str) else value
+            for name, value in detail.items()
+        }
 
     def __str__(self) -> str:
         return self.message_text

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from tools_utilities.errors import QuarkError, UsageError
+from tools_utilities.redaction import refuse_signed
 from tools_utilities.setting_key import SettingKey
 from tools_utilities.setting_keys import KEYS_BY_NAME, find_key, parse_value
 
@@ -89,6 +90,8 @@ def typed_value(key: SettingKey, value: Any, source: str) -> Any:
         UsageError: names key, value, what is accepted, and `source`.
     """
     try:
+        if isinstance(value, str):
+            refuse_signed(value, key.name)  # settings go into jobs and plans
         return parse_value(key.name, _as_text(key, value))
     except UsageError as error:
         raise located(error, source) from error

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from tools_utilities.console import Console
 from tools_utilities.errors import InputNeededError, UsageError
 from tools_utilities.reading_hints import next_command, typed
+from tools_utilities.redaction import redact
 from tools_utilities.run_words import said_run
 from tools_utilities.terminal_reading import Mark, reading_lines
 from tools_utilities.terminal_text import COMMAND, Line, Span, pairs
@@ -95,7 +96,7 @@ R = TypeVar("R", bound=ReadingLike)
 
 def drawn(reading: ReadingLike, *, width: int | None, draw: bool) -> list[Line]:
     """Return a reading as lines: the sentence, its marks, the status, questions, the command."""
-    lines = reading_lines(reading.sentence, marks_of(reading), width=width, draw=draw)
+    lines = _marked(reading, width=width, draw=draw)
     facts = [("status", f"{reading.status} ({reading.intent or 'no intent'})")]
     facts += [
         ("asks", " · ".join([question.text, *map(str, question.choices)]))
@@ -106,6 +107,12 @@ def drawn(reading: ReadingLike, *, width: int | None, draw: bool) -> list[Line]:
     if reading.canonical:
         lines.append([Span("same as  ", "dim"), Span(typed(reading.canonical), COMMAND)])
     return lines
+
+
+def _marked(reading: ReadingLike, *, width: int | None, draw: bool) -> list[Line]:
+    """Return the sentence and its marks; secrets as wide as they were, so that marks stay in place."""
+    sentence = redact(reading.sentence, same_width=True)
+    return reading_lines(sentence, marks_of(reading), width=width, draw=draw)
 
 
 def marks_of(reading: ReadingLike) -> list[Mark]:
@@ -136,12 +143,7 @@ def settle(
         if reading.status == "refused":
             raise _refused(reading)
         if not console.can_ask:
-            console.note(
-                *reading_lines(
-                    reading.sentence, marks_of(reading), width=console.note_width,
-                    draw=console.draws_blocks,
-                )
-            )  # fmt: skip
+            console.note(*_marked(reading, width=console.note_width, draw=console.draws_blocks))
             raise needed(reading, offer, read)
         console.note(*drawn(reading, width=console.note_width, draw=console.draws_blocks))
         if reading.status == "corrected":
@@ -216,7 +218,8 @@ def _meant(item: UnknownLike) -> str:
 
 
 def _unknown(item: UnknownLike) -> str:
-    text = item.text if len(item.text) <= LONGEST_WORD else f"{item.text[:LONGEST_WORD]}..."
+    text = redact(item.text)  # before it is cut: a piece of a secret is not known again
+    text = text if len(text) <= LONGEST_WORD else f"{text[:LONGEST_WORD]}..."
     return f"{text} ({_meant(item)})" if item.suggest else text
 
 

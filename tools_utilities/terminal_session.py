@@ -26,6 +26,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
 from tools_utilities.reading_dialogue import ReadingLike, marks_of
+from tools_utilities.redaction import redact
 from tools_utilities.terminal_text import fit, shown
 
 PROMPT = "quark> "
@@ -253,7 +254,15 @@ def history_in(folder: Path | None) -> History:
         os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError:
         return InMemoryHistory()
-    return FileHistory(str(path))
+    return RedactedHistory(str(path))
+
+
+class RedactedHistory(FileHistory):
+    """Keeps lines without the secrets that were typed in them."""
+
+    def store_string(self, string: str) -> None:
+        """Append a line."""
+        super().store_string(redact(string))
 
 
 class SessionOutput(Vt100_Output):

@@ -11,6 +11,7 @@ from brain.ml.schedule import Progress
 from brain.ml.session import Session
 from brain.ml.training_stream import TrainingStream
 from tools_utilities.errors import QuarkError
+from tools_utilities.private_files import write_private
 
 BROKEN_FILE = "broken-step.json"
 
@@ -68,6 +69,4 @@ def _samples(session: Session, stream: TrainingStream) -> list[SampleRef] | None
 
 
 def _write(path: Path, found: Any) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
-    temporary.replace(path)
+    write_private(path, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")

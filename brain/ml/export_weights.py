@@ -20,6 +20,7 @@ from brain.ml.checkpoint_place import checkpoint_of, choose_checkpoint, place_of
 from brain.ml.model_name import is_hf
 from brain.ml.sharded_tensors import ShardReader, dtype_of, read_into
 from tools_utilities.errors import DataNotFoundError, QuarkError, UsageError
+from tools_utilities.redaction import guard_process
 
 
 def export_weights(path: Path, out: Path) -> int:
@@ -81,6 +82,7 @@ def export_hf(path: Path, out: Path, *, merged: bool) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Export as the arguments say; returns the exit code."""
+    guard_process(sys.argv[1:] if arguments is None else arguments)
     parser = ArgumentParser(prog="python -m brain.ml.export_weights", description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("out", type=Path)

@@ -35,6 +35,7 @@ from tools_utilities.errors import (
     error_lines,
 )
 from tools_utilities.process_progress import StatusLine
+from tools_utilities.redaction import guard_process
 from tools_utilities.scripts.process_shards import (
     LEASE_SECONDS,
     ProcessOptions,
@@ -247,6 +248,7 @@ def _run(options: argparse.Namespace, line: StatusLine, stop: Stop) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Extract until nothing is left; the summary goes to stdout."""
+    guard_process(sys.argv[1:] if arguments is None else arguments)
     options = _parse(arguments)
     line, stop = StatusLine(sys.stderr), Stop()
     try:

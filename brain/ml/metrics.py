@@ -1,7 +1,8 @@
 """metrics.jsonl: one event a line, appended in one write; rank 0 writes, and a rank that fails.
 
 Every event has `event` and `time` (unix seconds). A resumed run appends to the same file and repeats
-the steps after its checkpoint: of several lines for a step the last counts. NaN is written as null.
+the steps after its checkpoint: of several lines for a step the last counts. NaN is written as null,
+a secret in a text as `***`.
 """
 
 import os
@@ -13,6 +14,8 @@ from typing import Any
 import msgspec
 
 from brain.ml.run_files import METRICS_FILE
+from tools_utilities.private_files import open_to_append
+from tools_utilities.redaction import redact_data
 
 HEARTBEAT_SECONDS = 5.0
 
@@ -38,9 +41,10 @@ class MetricsLog:
         """Append an event; nothing is written after an `error` or `end`."""
         if self._ended or (event != "error" and self._muted()):
             return
-        line = msgspec.json.encode({"event": event, "time": self._clock(), **fields}) + b"\n"
+        clean = redact_data(fields)
+        line = msgspec.json.encode({"event": event, "time": self._clock(), **clean}) + b"\n"
         self._ended = event in {"error", "end"}
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        descriptor = open_to_append(self._path)
         try:
             # One write call: lines of several ranks never mix.
             os.write(descriptor, line)

@@ -1,7 +1,9 @@
 """Where things lie in a run folder, and who is running in it; imports no torch.
 
+Files are written for their owner alone (0600); checkpoints are as the umask has it, to be handed on.
+
 runs/<name>/
-    job.yaml          what runs (0600)
+    job.yaml          what runs
     plan.json         what was confirmed
     process.json      the ranks that run, or ran last
     metrics.jsonl     events, appended
@@ -16,6 +18,7 @@ import msgspec
 
 from brain.ml.process_group import host_name
 from tools_utilities.prepared_types import prepared
+from tools_utilities.private_files import write_private
 from tools_utilities.process_identity import ProcessIdentity
 
 JOB_FILE = "job.yaml"
@@ -60,9 +63,7 @@ class RunProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_process(run_dir: Path, process: RunProcess) -> None:
     """Say who runs in a folder, atomically."""
-    temporary = run_dir / f".{PROCESS_FILE}.tmp"
-    temporary.write_bytes(msgspec.json.encode(process))
-    temporary.replace(run_dir / PROCESS_FILE)
+    write_private(run_dir / PROCESS_FILE, msgspec.json.encode(process))
 
 
 def read_process(run_dir: Path) -> RunProcess | None:

@@ -31,7 +31,7 @@ def only_start(
     Raises:
         UsageError: another start of the run holds it for longer than `wait_seconds`.
     """
-    descriptor = os.open(run_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(run_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         deadline = time.monotonic() + wait_seconds
         while not _taken(descriptor):

@@ -12,6 +12,7 @@ from typing import Any
 from brain.ml.process_group import ProcessGroup
 from brain.ml.record_source import RecordBatch
 from brain.ml.token_source import Batch
+from tools_utilities.private_files import open_to_append
 
 FOLDER = "samples"
 TAIL_BYTES = 1 << 20
@@ -40,7 +41,7 @@ class SampleLog:
         """Note what a step was made of."""
         samples = [text for batch in batches for text in hashes(batch)]
         line = {"start": self._start, "step": step, "samples": samples}
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        descriptor = open_to_append(self._path)
         try:
             os.write(descriptor, json.dumps(line).encode() + b"\n")  # one call: seldom torn
         finally:

@@ -33,12 +33,14 @@ from tools_utilities.errors import QuarkError, RunStoppedError, UsageError
 from tools_utilities.open_files import raise_open_file_limit
 from tools_utilities.process_identity import ProcessIdentity, identify
 
+from tools_utilities.redaction import guard_process
 logger = logging.getLogger("quark")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a job file; returns the exit code."""
     stop = StopRequest()
+    guard_process()
     stop.install()
     raise_open_file_limit()
     world = read_world()

@@ -11,6 +11,7 @@ import msgspec
 
 from tools_utilities.object_store import StoreSpec
 from tools_utilities.prepared_types import prepared
+from tools_utilities.private_files import write_private
 
 
 class DataSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -166,10 +167,8 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def save_job(job: TrainingJob, path: Path) -> None:
-    """Write a job as YAML, atomically."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(msgspec.yaml.encode(job))
-    temporary.replace(path)
+    """Write a job as YAML, atomically, for its owner alone."""
+    write_private(path, msgspec.yaml.encode(job))
 
 
 def load_job(path: Path) -> TrainingJob:

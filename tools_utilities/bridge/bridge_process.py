@@ -8,6 +8,7 @@ from tools_utilities.bridge.bridge_settings import BridgeSettings
 from tools_utilities.bridge.pipelines import run_here
 from tools_utilities.errors import QuarkError, RunStoppedError
 from tools_utilities.prepared_types import prepared
+from tools_utilities.redaction import guard_process
 from tools_utilities.stop_signals import stopping_cleanly
 
 
@@ -19,6 +20,7 @@ class _Request(msgspec.Struct, frozen=True):
 
 def main() -> int:
     """Run the request; returns the exit code."""
+    guard_process()
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=_Request)
     try:
         with stopping_cleanly():

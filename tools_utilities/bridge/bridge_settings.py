@@ -12,6 +12,7 @@ from rapidfuzz import process as fuzzy
 from tools_utilities.errors import DataNotFoundError, UsageError
 from tools_utilities.prepared_types import prepared
 from tools_utilities.process_environment import child_environment
+from tools_utilities.redaction import KNOWN
 from tools_utilities.yaml_text import load_yaml
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -127,9 +128,14 @@ def load_settings(path: str | Path, environ: Mapping[str, str] | None = None) ->
         )
     _refuse_unknown(expanded, BridgeSettings, str(path), "")
     try:
-        return msgspec.convert(expanded, BridgeSettings, strict=False)
+        settings = msgspec.convert(expanded, BridgeSettings, strict=False)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {error}") from error
+    if settings.r2 is not None:
+        KNOWN.add(settings.r2.access_key_id, settings.r2.secret_access_key)
+    if settings.vast is not None:
+        KNOWN.add(settings.vast.api_key)
+    return settings
 
 
 def _parsed(path: Path, text: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from tools_utilities.bridge.bridge_settings import BridgeSettings, load_settings
 from tools_utilities.bridge.pipelines import check_settings, output_of, run_pipeline
 from tools_utilities.errors import QuarkError, RunStoppedError, UsageError, error_lines
+from tools_utilities.redaction import guard_process
 from tools_utilities.stop_signals import stopping_cleanly
 
 EXAMPLE = """\
@@ -38,6 +39,7 @@ VAST_API_KEY=
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; results on stdout, errors on stderr. Exit codes as the program's."""
+    guard_process(sys.argv[1:] if arguments is None else arguments)
     options = _parse(arguments)
     try:
         with stopping_cleanly():

@@ -19,6 +19,7 @@ from tools_utilities.errors import (
     QuarkError,
     StoreError,
 )
+from tools_utilities.redaction import redact
 
 EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
 MOVED = frozenset(
@@ -50,7 +51,6 @@ _PERMISSION = {
     "delete": "s3:DeleteObject",
 }
 _KMS_ACTION = re.compile(r"kms:[A-Za-z]+")
-_KEY_ID = re.compile(r"\b(AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,}\b")
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def printable(text: str, secrets: Sequence[str] = (), limit: int = 300) -> str:
     for secret in secrets:
         if secret:
             text = text.replace(secret, "***")
-    text = _KEY_ID.sub("***", text)
+    text = redact(text)
     shown = "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )

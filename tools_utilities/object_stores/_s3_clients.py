@@ -16,6 +16,7 @@ from urllib.request import getproxies
 
 from tools_utilities.object_store import StoreSpec
 from tools_utilities.object_stores._process import clients_lock, is_forked, process_id
+from tools_utilities.redaction import KNOWN
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials
@@ -63,6 +64,7 @@ class S3Clients:
             self._exact = self._open_exact()
         self._credentials = None if spec.anonymous else _credentials(self._core)
         self._secrets: tuple[str, ...] = ()
+        self.note_secrets()
         self.credential_error: Exception | None = None
         """Why obstore got no credentials the last time it asked."""
         self._fast: S3Store | None = None
@@ -120,6 +122,7 @@ class S3Clients:
         return client
 
     def _note_region(self, request: Any, **_: object) -> None:
+        self.note_secrets()  # before they are in a header that botocore may log
         region_name = request.context.get("signing", {}).get("region")
         if region_name and region_name != self.region:
             self.region, self._fast = region_name, None
@@ -136,6 +139,7 @@ class S3Clients:
         )
         found = (getattr(held, name, None) for name in names)
         self._secrets = tuple(secret for secret in found if secret)
+        KNOWN.add(*self._secrets)
 
     def fast(self, key: str, *, listing: bool = False) -> "S3Store | None":
         """Return obstore's client where it may be used for this key.
@@ -206,6 +210,7 @@ class S3Clients:
                 self.credential_error = error
                 raise
             # botocore keeps the expiry to itself; without it, the keys are fixed ones.
+            KNOWN.add(frozen.secret_key, frozen.token)
             expires: datetime | None = getattr(credentials, "_expiry_time", None)
             return {
                 "access_key_id": frozen.access_key,

@@ -22,6 +22,7 @@ from tools_utilities.dataset_creation import (
 )
 from tools_utilities.dataset_metadata import BYTES_PER_MB
 from tools_utilities.errors import QuarkError, RunStoppedError, error_lines
+from tools_utilities.redaction import guard_process
 from tools_utilities.sample_source import SourceOptions
 from tools_utilities.sharded_dataset import WORKERS, Dealt, ShardingPlan
 from tools_utilities.stop_signals import stopping_cleanly
@@ -122,6 +123,7 @@ def _ignore(dealt: Dealt) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the dataset the arguments ask for; the summary is one line on stdout."""
+    guard_process(sys.argv[1:] if arguments is None else arguments)
     options = _parse(arguments)
     source = SourceOptions(
         endpoint_url=options.endpoint_url,

@@ -26,6 +26,7 @@ from tools_utilities.folder_walk import Walk, walk_folders
 from tools_utilities.group_lines import detail_lines, failure_lines, folder_lines, group_lines
 from tools_utilities.group_listing import folder_of, list_members
 from tools_utilities.object_store import ObjectInfo, ObjectStore, open_store
+from tools_utilities.redaction import guard_process
 from tools_utilities.settings import load_settings, read_environment
 from tools_utilities.shard_format import shard_formats
 from tools_utilities.shard_groups import Candidate, Rating, find_candidates, rate
@@ -350,6 +351,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns 0, 3 when there is nothing, 4 without permission, 2 for misuse."""
+    guard_process(sys.argv[1:] if arguments is None else arguments)
     options = _parse(arguments)
     about = read_environment()
     console = Console(

@@ -23,6 +23,7 @@ from tools_utilities.object_store import ObjectStore, StoreSpec, open_store
 from tools_utilities.patience import patiently
 from tools_utilities.process_progress import StatusLine
 from tools_utilities.process_record import ProcessJob
+from tools_utilities.redaction import guard_process
 from tools_utilities.scripts.process_input import GroupChooser, WorkInput, find_input
 from tools_utilities.scripts.process_job import other_job_error, settle_job
 from tools_utilities.scripts.process_worker import ProcessSummary, ProcessWorker
@@ -245,6 +246,7 @@ def _options(options: argparse.Namespace) -> ProcessOptions:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Work until nothing is left; the summary goes to stdout."""
+    guard_process(sys.argv[1:] if arguments is None else arguments)
     options = _parse(arguments)
     line = StatusLine(sys.stderr)
     say = line.say if options.verbose else _silent

@@ -19,6 +19,8 @@ if not __package__ and str(Path(__file__).parents[2]) not in sys.path:
 from tools_utilities.console import Console, make_console
 from tools_utilities.errors import QuarkError, UsageError
 from tools_utilities.open_files import raise_open_file_limit
+from tools_utilities.process_environment import environment_now
+from tools_utilities.redaction import KNOWN, guard_process
 from tools_utilities.terminal_arguments import HELP, SWITCHES, VALUED, Arguments, parse_arguments
 
 INTERRUPTED = 130
@@ -29,6 +31,7 @@ PLANNED = ("train", "finetune", "again", "evaluate")
 
 def main() -> None:
     """Run the program on the command line and exit with its code."""
+    KNOWN.add_environment(environment_now())
     code = run_program(sys.argv[1:])
     if code == INTERRUPTED:
         # Threads that wait for a store would hold the exit until their requests end.
@@ -43,6 +46,8 @@ def run_program(argv: Sequence[str]) -> int:
     """Run one command line; returns the exit code. Prints every error itself."""
     if list(argv) == ["--complete", "runs"]:
         return _complete()
+    for argument in argv:
+        KNOWN.add_typed(argument)
     raise_open_file_limit()
     console = make_console()
     try:
@@ -144,6 +149,7 @@ def _session(arguments: Arguments, console: Console) -> int:
     def run(line: str) -> int:
         return _run_line(line, arguments, console)
 
+    guard_process()
     if console.can_animate:
         from knowledge_hub.session import run_session
 
@@ -161,6 +167,7 @@ def _run_line(line: str, session: Arguments, console: Console) -> int:
     """Carry out a line of the session; the program's flags may stand beside its sentence."""
     from tools_utilities.session_line import line_arguments
 
+    KNOWN.add_typed(line)
     try:
         arguments = line_arguments(line, session)
     except QuarkError as error:
@@ -270,6 +277,7 @@ def _run_intent(
 def _resources(
     arguments: Arguments, ignored: Sequence[str], argv: Sequence[str], console: Console
 ) -> Any:
+    guard_process()
     with _shown_at_once("looking …", console):
         from resource_manager.manager import CommandOptions, ResourceManager
 

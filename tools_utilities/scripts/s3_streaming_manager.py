@@ -31,6 +31,7 @@ from tools_utilities.fetch_attempt import FetchLimits
 from tools_utilities.in_place_reader import InPlaceReader
 from tools_utilities.object_store import ObjectInfo, ObjectStore, StoreSpec, open_store
 from tools_utilities.object_stores.local import LocalStore
+from tools_utilities.redaction import refuse_signed
 from tools_utilities.shard_format import ShardBytes
 from tools_utilities.shard_reader import ShardReader
 from tools_utilities.stream_statistics import StreamStatistics
@@ -145,6 +146,9 @@ class StreamingManager:
                 f"cache_policy={options.cache_policy}: unknown",
                 hint=f"Known: {', '.join(EVICTION_POLICIES)}.",
             )
+        # It is pickled into workers and written into jobs; a signature in it would be too.
+        refuse_signed(options.spec.uri, "a stream")
+        refuse_signed(options.spec.endpoint_url or "", "a stream")
         self.options = options
         self._lock = Lock()
         self._reader: ShardReader | InPlaceReader | None = None

@@ -29,6 +29,7 @@ from tools_utilities.errors import ClaimError, DataNotFoundError, UsageError
 from tools_utilities.manifest import Manifest, Shard, load_manifest
 from tools_utilities.object_store import ObjectStore, open_store
 from tools_utilities.process_record import read_job
+from tools_utilities.redaction import guard_process
 from tools_utilities.shard_hold import ShardHold
 from tools_utilities.shard_lease import Clock, Phase, ShardLease
 from tools_utilities.shard_status import (
@@ -363,6 +364,7 @@ class ShardManager:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one action; prints its result on stdout and errors on stderr."""
+    guard_process(sys.argv[1:] if arguments is None else arguments)
     from tools_utilities.scripts.shard_actions import run_action
 
     return run_action(arguments, ShardManager)

@@ -51,6 +51,7 @@ from brain.ml.dataset_shards.worker_shards import nearby_plan
 from tools_utilities.errors import QuarkError
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.process_environment import take_environment
+from tools_utilities.redaction import guard_process
 
 _MESSAGE_BYTES = 512 << 10
 """A message is sent when it holds so much …"""
@@ -84,6 +85,7 @@ def run_worker(
     """
     if environment is not None:
         take_environment(environment)
+    guard_process()
     for other in inherited:
         other.close()
     # Ctrl-C reaches every process of a terminal: it is the owner who ends its workers.
