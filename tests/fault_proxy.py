@@ -134,6 +134,10 @@ class FaultProxy:
         self._rules.append(rule)
         return rule
 
+    def remove(self, rule: Rule) -> None:
+        """Take one fault back."""
+        self._rules.remove(rule)
+
     def clear(self) -> None:
         """Break nothing any more, and forget what was logged."""
         self._rules.clear()

@@ -2,9 +2,11 @@
 
 An object is right when its length is, and its checksum: the manifest's or the store's CRC-32C,
 else an etag that is an MD5; without any of them it counts as `unverified`. Some stores' etags look
-like an MD5 and are not one (encryption with KMS keys). So a wrong MD5 is fetched again; when the
-second download has the same bytes and this store never had an etag that was an MD5, the bytes are
-taken, as unverified. A wrong CRC-32C twice is always an error.
+like an MD5 and are not one (encryption with KMS keys). A wrong sum is fetched again, up to four times
+in all. The third time the object comes in two pieces: what turns a bit on the way turns another one
+then. The same bytes three times are what the store has: an error, or, where only an MD5 speaks against
+them and this store never had an etag that was one, taken as unverified. After three such objects the
+store's etags are not looked at any more.
 
 Objects from `FetchLimits.parted_from_bytes` on are fetched as several ranges at once, each with
 If-Match (`fetch_parts.py`). A store that does not answer ranges as it should is asked for the whole.
@@ -47,7 +49,10 @@ from tools_utilities.stream_statistics import StreamStatistics
 
 _LOGGER = logging.getLogger(__name__)
 _PHASE = "get after list"
-_MAX_DOWNLOADS = 2
+_MAX_DOWNLOADS = 4
+_CUT_DOWNLOAD = 2
+"""How many downloads went before the one in two pieces."""
+_ENOUGH_OTHER_ETAGS = 3
 _MAX_SILENT_HEADS = 2
 _SPREAD = 3.0
 _PRECONDITION_FAILED = 412
@@ -83,6 +88,8 @@ class Fetcher:
         self._uniform = uniform
         self._md5_etags = False
         """This store's etags have been MD5s."""
+        self._num_other_etags = 0
+        """Objects whose etags looked like an MD5 and were not one."""
         self._silent_heads = 0
         self._helpers = Semaphore(self._limits.part_threads)
         self._ranges_work = True
@@ -91,7 +98,7 @@ class Fetcher:
         """Download a whole object into `sink`, which may be written from its start twice.
 
         Raises:
-            IntegrityError: the bytes differ from the checksum, twice.
+            IntegrityError: the bytes differ from the checksum, however they came.
             ObjectNotFoundError: it is gone; asked for once.
             ObjectReplacedError: it is another version now.
             AccessError: permission, credentials, region, clock; asked for once.
@@ -100,7 +107,8 @@ class Fetcher:
         """
         wrong: list[Progress] = []
         while True:
-            progress = None if wrong else self._receive_parts(info, sink)
+            spans = self._spans(info, len(wrong))
+            progress = self._receive_parts(info, sink, spans) if len(spans) > 1 else None
             progress = progress or self._receive(info, (0, info.size_bytes), sink)
             self._check_version(info, progress)
             self._ask_checksum(info, progress)
@@ -111,8 +119,8 @@ class Fetcher:
                 self._statistics.add(unverified=int(check == "length"))
                 return Fetched(crc32c=progress.crc32c, check=check)
             wrong.append(progress)
-            if len(wrong) >= _MAX_DOWNLOADS:
-                raise self._corrupt(info, progress)
+            if len(wrong) >= _MAX_DOWNLOADS or self._is_the_same(info, wrong):
+                raise self._corrupt(info, progress, len(wrong))
             _LOGGER.warning("%s: wrong checksum; fetching it again", self._name(info))
             self._statistics.add(retries=1)
 
@@ -137,10 +145,19 @@ class Fetcher:
 
     # Several ranges at once.
 
-    def _receive_parts(self, info: ObjectInfo, sink: Sink) -> Progress | None:
+    def _spans(self, info: ObjectInfo, num_wrong: int) -> list[Span]:
+        """Return the parts of the next download."""
+        third = info.size_bytes // 3
+        if num_wrong == _CUT_DOWNLOAD and info.size_bytes > 1:
+            return [(0, max(1, third)), (max(1, third), info.size_bytes)]
+        if num_wrong or not self._ranges_work:
+            return [(0, info.size_bytes)]
+        return cut(info, self._limits)
+
+    def _receive_parts(self, info: ObjectInfo, sink: Sink, spans: list[Span]) -> Progress | None:
         """Return what came in parts; None: the whole is to be asked for in one."""
-        spans, md5 = cut(info, self._limits), self._needs_md5(info)
-        if len(spans) == 1 or not self._ranges_work or (md5 and not isinstance(sink, ReadableSink)):
+        md5 = self._needs_md5(info)
+        if md5 and not isinstance(sink, ReadableSink):
             return None
 
         def receive(span: Span, part: Sink) -> Progress:
@@ -168,15 +185,16 @@ class Fetcher:
         while progress.received_bytes < span[1] - span[0]:
             attempts += 1
             started, resuming = self._clock(), progress.received_bytes > 0
+            limits = self._limits.after_silence(silent)
             try:
-                self._attempt(info, span, progress, sink)
+                self._attempt(info, span, progress, sink, limits)
             except QuarkError as error:
                 # A server that knows no ranges: the whole is to be had nevertheless.
                 refused = resuming and type(error) is StoreError and not _is_transient(error)
                 now = self._clock()
                 first_failure = now if first_failure is None else first_failure
                 # A store's own time limit may strike just before the watch does.
-                waited_long = now - started >= 0.9 * self._limits.first_byte_seconds
+                waited_long = now - started >= 0.9 * limits.first_byte_seconds
                 silent += waited_long and progress.received_bytes == 0
                 late = now - first_failure >= self._limits.retry_seconds
                 spent = attempts >= self._limits.max_attempts or late
@@ -191,16 +209,19 @@ class Fetcher:
                     raise self._failed(info, span, progress, attempts, error) from error
                 if refused or error.detail.get("restart"):
                     progress = self._new_progress(info, span)
-                pause = self._pause(pause, error)
+                # A time-out was a pause already.
+                pause = self._pause(
+                    self._limits.first_pause_seconds if waited_long else pause, error
+                )
         return progress
 
     def _attempt(
-        self, info: ObjectInfo, span: tuple[int, int], progress: Progress, sink: Sink
+        self, info: ObjectInfo, span: Span, progress: Progress, sink: Sink, limits: FetchLimits
     ) -> None:
         started, before = self._clock(), progress.received_bytes
         self._statistics.add(requests=1)
         try:
-            FetchAttempt(self._store, info, span, progress).run(sink, self._limits, self._clock)
+            FetchAttempt(self._store, info, span, progress).run(sink, limits, self._clock)
         except SinkError as error:
             raise error.__cause__ or error from None
         finally:
@@ -223,7 +244,8 @@ class Fetcher:
         return Progress(with_md5=span == (0, info.size_bytes) and self._needs_md5(info))
 
     def _needs_md5(self, info: ObjectInfo) -> bool:
-        return info.crc32c is None and is_md5(info.etag)
+        known_others = not self._md5_etags and self._num_other_etags >= _ENOUGH_OTHER_ETAGS
+        return info.crc32c is None and is_md5(info.etag) and not known_others
 
     def _check_version(self, info: ObjectInfo, progress: Progress) -> None:
         found, md5 = progress.other_version, progress.md5
@@ -265,33 +287,38 @@ class Fetcher:
         return "md5"
 
     def _is_no_md5(self, info: ObjectInfo, progress: Progress, earlier: list[Progress]) -> bool:
-        same = any(other.crc32c == progress.crc32c for other in earlier)
         by_md5 = (info.crc32c or progress.stored_crc32c) is None
-        if not (same and by_md5) or self._md5_etags:
+        if self._md5_etags or not by_md5 or not self._is_the_same(info, [*earlier, progress]):
             return False
+        self._num_other_etags += 1
         _LOGGER.warning(
             "%s: its etag looks like an MD5 and is not one; its content cannot be verified",
             self._name(info),
         )
         return True
 
+    def _is_the_same(self, info: ObjectInfo, downloads: list[Progress]) -> bool:
+        """Say whether the way cannot be to blame: other ranges brought the same bytes."""
+        same = len({download.crc32c for download in downloads}) == 1
+        return same and len(downloads) == _CUT_DOWNLOAD + 1 and info.size_bytes > 1
+
     # Failures.
 
     def _name(self, info: ObjectInfo) -> str:
         return f"{self._store.endpoint_id}/{info.key}"
 
-    def _corrupt(self, info: ObjectInfo, progress: Progress) -> IntegrityError:
+    def _corrupt(self, info: ObjectInfo, progress: Progress, downloads: int) -> IntegrityError:
         written = info.crc32c or progress.stored_crc32c
         got = encode_crc32c(progress.crc32c)
         if written is None and progress.md5 is not None:
             written, got = f"md5 {info.etag}", f"md5 {progress.md5.hexdigest()}"
         return IntegrityError(
             f"{self._name(info)}: the bytes have checksum {got}, promised was {written}; "
-            f"downloaded {_MAX_DOWNLOADS} times",
+            f"downloaded {downloads} times",
             hint="The object is damaged in the store or on the way; upload it again, "
             "or correct the manifest.",
             key=info.key,
-            attempts=_MAX_DOWNLOADS,
+            attempts=downloads,
             received_bytes=progress.received_bytes,
             expected_bytes=info.size_bytes,
             phase=_PHASE,

@@ -28,8 +28,8 @@ class FetchLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """When a download tries again, and when it gives up."""
 
     max_attempts: int = 6
-    max_silent_attempts: int = 3
-    """Attempts without a single byte."""
+    max_silent_attempts: int = 4
+    """Attempts without a single byte, each a tenth shorter than the one before: 34 s in all."""
     retry_seconds: float = 120.0
     """No new attempt begins so long after the first failure."""
     first_byte_seconds: float = 10.0
@@ -43,6 +43,13 @@ class FetchLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     part_bytes: int = 16 << 20
     part_threads: int = 7
     """For all objects together, beside the threads that ask for them."""
+
+    def after_silence(self, silent: int) -> "FetchLimits":
+        """Return the limits of an attempt that so many silent ones went before."""
+        if not silent:
+            return self
+        share = max(0.1, 1 - 0.1 * silent)
+        return msgspec.structs.replace(self, first_byte_seconds=share * self.first_byte_seconds)
 
 
 class Sink(Protocol):

@@ -16,6 +16,7 @@ from tests.fault_store import (
     flips,
     stalls_after,
     too_long,
+    whole,
 )
 from tools_utilities.checksum import crc32c, encode_crc32c
 from tools_utilities.errors import (
@@ -136,15 +137,28 @@ def test_a_slow_body_above_the_least_rate_is_left_alone():
     assert case.store.starts == [0]
 
 
-def test_silence_is_tried_three_times_only():
+def test_silence_is_tried_four_times_only_ever_shorter():
     released = threading.Event()
     limits = FetchLimits(first_byte_seconds=0.05, watch_seconds=0.05)
     case = Setting(FaultStore(always=stalls_after(0, released)), limits)
     with pytest.raises(StoreError) as caught:
         case.fetch()
     released.set()
-    assert caught.value.detail["attempts"] == 3
-    assert "no byte in" in str(caught.value)
+    assert caught.value.detail["attempts"] == 4
+    assert "no byte in 0.035 s" in str(caught.value)
+    # 35 s are what a silent server may cost, pauses included.
+    usual = FetchLimits()
+    waits = [usual.after_silence(silent).first_byte_seconds for silent in range(4)]
+    assert sum(waits) + 3 * 3 * usual.first_pause_seconds <= 35
+    assert max(case.pauses) <= 3 * limits.first_pause_seconds
+
+
+def test_three_silent_answers_are_survived():
+    released = threading.Event()
+    limits = FetchLimits(first_byte_seconds=0.2, watch_seconds=0.2)
+    case = Setting(FaultStore(*[stalls_after(0, released)] * 3), limits)
+    assert case.fetch() == DATA
+    released.set()
 
 
 def test_a_body_that_ends_early_without_an_error_is_resumed():
@@ -242,11 +256,31 @@ def test_a_flipped_bit_is_fetched_again():
     assert case.store.starts == [0, 0]
 
 
-def test_a_checksum_that_is_wrong_twice_is_an_integrity_error():
+def flipped_in_the_middle(body, start, end):
+    data = bytearray(whole(body))
+    data[len(data) // 2] ^= 1
+    yield bytes(data)
+
+
+@pytest.mark.parametrize("num_flips", [1, 2, 3])
+@pytest.mark.parametrize("known", ["crc32c", "md5"])
+def test_bits_flipped_up_to_three_times_on_the_way_are_survived(num_flips, known):
+    case = Setting(Md5Store(*[flipped_in_the_middle] * num_flips))
+    if known == "crc32c":
+        case.info = msgspec.structs.replace(case.info, crc32c=crc(DATA))
+    assert case.fetch() == DATA
+    assert case.fetched.check == known
+
+
+def test_a_checksum_that_the_same_bytes_fail_however_they_come_is_an_integrity_error():
     case = Setting(FaultStore(), crc32c=crc(b"something else"))
-    with pytest.raises(IntegrityError) as caught:
+    with pytest.raises(IntegrityError, match="downloaded 3 times") as caught:
         case.fetch()
-    assert len(case.store.gets) == 2
+    third = len(DATA) // 3
+    assert [(start, end) for _, start, end, _ in case.store.gets] == [
+        *((0, None), (0, None)),
+        *((0, third), (third, None)),
+    ]
     assert caught.value.detail["key"] == "d/x"
     assert crc(DATA) in str(caught.value)
 
@@ -283,10 +317,23 @@ def test_an_etag_that_only_looks_like_an_md5_does_not_stop_the_run(caplog):
     assert "cannot be verified" in caplog.text
 
 
-def test_two_different_wrong_contents_are_never_taken_for_a_false_md5():
-    case = Setting(Md5Store(flips(1), flips(2)))
+@pytest.mark.parametrize("size", [1, 2, 3, 4096])
+def test_a_bit_that_is_always_flipped_on_the_way_is_never_taken_for_a_false_md5(size):
+    case = Setting(Md5Store(always=flipped_in_the_middle))
+    info = case.store.put("d/y", DATA[:size])
     with pytest.raises(IntegrityError, match="md5"):
-        case.fetch()
+        case.fetcher.fetch_bytes(info)
+
+
+def test_a_store_whose_etags_are_no_md5s_is_soon_read_once():
+    case = Setting(store := Md5Store())
+    for number in range(5):
+        store.put(f"d/{number}", DATA)
+        info = store.relabel(f"d/{number}", f"{number:032x}")
+        assert bytes(case.fetcher.fetch_bytes(info)[0]) == DATA
+    keys = [key for key, *_ in store.gets]
+    assert [keys.count(f"d/{number}") for number in range(5)] == [4, 4, 4, 1, 1]
+    assert case.stat("unverified") == 5
 
 
 def test_a_wrong_md5_on_a_store_whose_etags_are_md5s_is_an_integrity_error():

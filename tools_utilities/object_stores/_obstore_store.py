@@ -24,7 +24,7 @@ from tools_utilities.object_stores._s3_clients import (
     obstore_carries,
 )
 from tools_utilities.object_stores._s3_failures import of_obstore_error
-from tools_utilities.object_stores._s3_listing import literal_start
+from tools_utilities.object_stores._s3_listing import literal_start, repeated_page
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
@@ -41,6 +41,10 @@ _PERMISSION = {
     "put": "the right to write",
     "delete": "the right to delete",
 }
+
+
+_MOST_OLD_KEYS = 10_000
+"""That a listing may repeat, as after a page that came twice."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +97,17 @@ class ObstoreStore:
                 client, prefix=folder or None, offset=max(start_after, start or "") or None
             ),
         )
+        last, num_old = start_after, 0
         while page := self._call("list", prefix, lambda _: next(pages, None)):
             for entry in page:
                 info = self._listed(entry)
-                if info.key.startswith(prefix) and info.key > start_after:
+                if info.key.startswith(prefix) and info.key > last:
+                    last, num_old = info.key, 0
                     yield info
+                elif info.key <= last:
+                    num_old += 1
+                    if num_old > _MOST_OLD_KEYS:
+                        raise repeated_page(prefix)
                 elif info.key > prefix and not info.key.startswith(prefix):
                     return
 

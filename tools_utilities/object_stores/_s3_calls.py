@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 from tools_utilities.errors import AccessError, QuarkError
 from tools_utilities.object_store import StoreSpec
+from tools_utilities.object_stores import _s3_clients
+from tools_utilities.object_stores._deadline import within
 from tools_utilities.object_stores._failures import Asked, Failure, explain
 from tools_utilities.object_stores._s3_clients import ClientSlot, S3Clients
 from tools_utilities.object_stores._s3_failures import (
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
     from botocore.exceptions import ClientError
 
 READ_TRIES = 4
+_LONGEST_PAUSE_SECONDS = 1.0
+# In times that one answer may take to begin.
+WHOLE_ANSWER = 4.0
+_ALL_ANSWERS = 11.0
+_LAST_TRY = 0.4
 _ABSENT = 404
 _ANSWERS = {404, 409, 412, 416}
 _BAD_REQUEST = 400
@@ -32,6 +39,38 @@ class _RefusedError(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__()
         self.failure = failure
+
+
+class _Waiting:
+    """How long the next try of a request may take, and how long to pause before it."""
+
+    def __init__(self, answer_seconds: float, began: float) -> None:
+        self._answer, self._began = answer_seconds, began
+        self._silent = 0
+        """Tries that ended when the time for the first byte did, each a tenth shorter than the last."""
+        self._note(time.monotonic() - began)
+
+    def _note(self, seconds: float) -> bool:
+        silent = 0.9 * self._share() <= seconds < 2 * self._answer
+        self._silent += silent
+        return silent
+
+    def _share(self) -> float:
+        return self._answer * (1 - 0.1 * self._silent)
+
+    def seconds(self) -> float:
+        """Return the limit of a try that begins now."""
+        self._tried = time.monotonic()
+        if self._silent:
+            return self._share()
+        left = self._answer * _ALL_ANSWERS - (self._tried - self._began)
+        return max(_LAST_TRY * self._answer, min(WHOLE_ANSWER * self._answer, left))
+
+    def pause(self, attempt: int) -> float:
+        """Return how long to wait after a try; a time-out was a pause already."""
+        if self._note(time.monotonic() - self._tried):
+            return 0.1
+        return min(random.uniform(0.05, 0.15) * 3**attempt, _LONGEST_PAUSE_SECONDS)  # noqa: S311 - spreads load
 
 
 class S3Calls:
@@ -67,16 +106,37 @@ class S3Calls:
         host = urlsplit(endpoint).netloc.rpartition("@")[2] if endpoint else ""
         return self._spec.uri + (f" at {host}" if host else "")
 
-    def retried(self, action: str, key: str, ask: Callable[[S3Clients], _Result]) -> _Result:
-        """Ask up to four times; for requests that change nothing and have no body."""
+    def retried(
+        self,
+        action: str,
+        key: str,
+        ask: Callable[[S3Clients], _Result],
+        *,
+        since: float | None = None,
+    ) -> _Result:
+        """Ask up to four times; for requests that change nothing and have no body.
+
+        `since`: when somebody began to wait for this, by the monotonic clock. A silent server is
+        given up within 3.5 times what one answer may take to begin, one that drips within 12 times.
+        """
+        waiting = _Waiting(_s3_clients.READ_SECONDS, time.monotonic() if since is None else since)
         for attempt in range(1, READ_TRIES):
             try:
-                return self.once(action, key, ask)
+                return self._asked_once(action, key, ask, waiting)
             except QuarkError as error:
                 if not error.detail.get("transient"):
                     raise
-            time.sleep(random.uniform(0.05, 0.15) * 3**attempt)  # noqa: S311 - spreads load, hides nothing
-        return self.once(action, key, ask)
+            time.sleep(waiting.pause(attempt))
+        return self._asked_once(action, key, ask, waiting)
+
+    def _asked_once(
+        self, action: str, key: str, ask: Callable[[S3Clients], _Result], waiting: "_Waiting"
+    ) -> _Result:
+        try:
+            return within(waiting.seconds(), lambda: self.once(action, key, ask))
+        except TimeoutError as error:
+            failure = Failure(None, message=str(error))
+            raise explain(failure, self._asked(action, key, self.clients())) from None
 
     def once(
         self,

@@ -9,8 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
+from tools_utilities.errors import StoreError
 from tools_utilities.object_store import Folder, ObjectInfo
+from tools_utilities.object_stores import _s3_clients
+from tools_utilities.object_stores._deadline import within
+from tools_utilities.object_stores._failures import printable
 from tools_utilities.object_stores._s3_bodies import plain_etag
+from tools_utilities.object_stores._s3_calls import WHOLE_ANSWER
 from tools_utilities.object_stores._s3_clients import S3Clients, obstore_carries
 
 if TYPE_CHECKING:
@@ -34,13 +39,34 @@ def keys_page(
         place["StartAfter"] = after
     page = clients.exact.list_objects_v2(Prefix=prefix, MaxKeys=PAGE_KEYS, **params, **place)
     infos = tuple(_info(entry) for entry in page.get("Contents", ()))
+    if after and infos and infos[-1].key == after:
+        raise repeated_page(prefix)
     return infos, page.get("NextContinuationToken") if page.get("IsTruncated") else None
 
 
+def repeated_page(prefix: str) -> StoreError:
+    """Return the error of a store that answers with a page it has sent; asked again, it may go on."""
+    return StoreError(
+        f"the listing of {printable(prefix)!r} does not get on: the store sends the same page again",
+        hint="The store or a proxy before it is in trouble; try again.",
+        key=prefix,
+        phase="list",
+        transient=True,
+    )
+
+
 def folder_page(
-    clients: S3Clients, params: Mapping[str, Any], prefix: str, token: str | None
+    clients: S3Clients,
+    params: Mapping[str, Any],
+    prefix: str,
+    token: str | None,
+    before: Folder | None,
 ) -> tuple[Folder, str | None]:
-    """Return one page of a delimiter listing, and the token of the next page or None."""
+    """Return one page of a delimiter listing, and the token of the next page or None.
+
+    Raises:
+        StoreError: it is the page `before` once more.
+    """
     place: dict[str, Any] = {} if token is None else {"ContinuationToken": token}
     page = clients.exact.list_objects_v2(
         Prefix=prefix, Delimiter="/", MaxKeys=PAGE_KEYS, **params, **place
@@ -49,6 +75,8 @@ def folder_page(
         objects=tuple(_info(entry) for entry in page.get("Contents", ())),
         prefixes=tuple(entry["Prefix"] for entry in page.get("CommonPrefixes", ())),
     )
+    if folder == before:
+        raise repeated_page(prefix)
     return folder, page.get("NextContinuationToken") if page.get("IsTruncated") else None
 
 
@@ -129,9 +157,17 @@ def _listed(store: "S3Store", folder: str, after: str) -> Iterator[ObjectInfo | 
     import obstore
     from obstore.exceptions import BaseError
 
-    pages = obstore.list(store, prefix=folder or None, offset=after or None, chunk_size=PAGE_KEYS)
+    pages = iter(
+        obstore.list(store, prefix=folder or None, offset=after or None, chunk_size=PAGE_KEYS)
+    )
+    seconds = _s3_clients.READ_SECONDS * WHOLE_ANSWER
+    first = ""
     try:
-        for page in pages:
+        while page := within(seconds, lambda: next(pages, None)):
+            if page[0]["path"] == first:  # the same page again; boto3 asks on from its last key
+                yield None
+                return
+            first = page[0]["path"]
             for entry in page:
                 yield ObjectInfo(
                     key=entry["path"], size_bytes=entry["size"], etag=plain_etag(entry["e_tag"])

@@ -6,6 +6,7 @@ A process that was forked after obstore was loaded uses boto3 alone. Requests ar
 listings and HEADs, which are tried up to 4 times.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from heapq import merge
 from itertools import islice
@@ -103,6 +104,7 @@ class S3Store:
         token: str | None = None
         exact_pages = 0
         while True:
+            began, before = time.monotonic(), after
             for info in fast_run(
                 self._calls.clients(), prefix, after=after, exact_pages=exact_pages
             ):
@@ -110,7 +112,8 @@ class S3Store:
                     return
                 after, token = info.key, None
                 yield info
-            page, token = self._page(prefix, after, token)
+            began = began if after == before else time.monotonic()
+            page, token = self._page(prefix, after, token, began)
             exact_pages += 1
             for info in page:
                 after = info.key
@@ -119,12 +122,13 @@ class S3Store:
                 return
 
     def _page(
-        self, prefix: str, after: str, token: str | None
+        self, prefix: str, after: str, token: str | None, began: float
     ) -> tuple[tuple[ObjectInfo, ...], str | None]:
         return self._calls.retried(
             "list",
             prefix,
             lambda clients: keys_page(clients, self._params, prefix, after=after, token=token),
+            since=began,
         )
 
     def list_folder(self, prefix: str, *, max_pages: int | None = None) -> Iterator[Folder]:
@@ -133,15 +137,20 @@ class S3Store:
 
     def _folder_pages(self, prefix: str) -> Iterator[Folder]:
         token: str | None = None
+        page: Folder | None = None
         while True:
-            page, token = self._folder_page(prefix, token)
+            page, token = self._folder_page(prefix, token, page)
             yield page
             if token is None:
                 return
 
-    def _folder_page(self, prefix: str, token: str | None) -> tuple[Folder, str | None]:
+    def _folder_page(
+        self, prefix: str, token: str | None, before: Folder | None
+    ) -> tuple[Folder, str | None]:
         return self._calls.retried(
-            "list", prefix, lambda clients: folder_page(clients, self._params, prefix, token)
+            "list",
+            prefix,
+            lambda clients: folder_page(clients, self._params, prefix, token, before),
         )
 
     # Reading.
