@@ -11,7 +11,7 @@ import msgspec
 import brain.ml.models
 from brain.ml.hf_folder import hf_folder
 from brain.ml.model_name import HF_PREFIX, check_own, is_hf, is_own
-from brain.ml.training_job import CheckpointTarget, TrainingJob, load_job
+from brain.ml.training_job import CheckpointTarget, Remote, TrainingJob, load_job
 from resource_manager.accelerators import (
     Accelerators,
     accelerators_here,
@@ -21,6 +21,7 @@ from resource_manager.accelerators import (
 )
 from resource_manager.data_finding import FoundData
 from resource_manager.job_settings import changed_fields, job_fields, planned_settings
+from resource_manager.launch_places import where_of
 from resource_manager.next_commands import runs_flag, taken_hint
 from resource_manager.order_looking import with_shuffle
 from resource_manager.plan import (
@@ -69,7 +70,7 @@ def make_job(
         )
     stores = {item.store.uri for item in (*data.train, *data.val)}
     streams = any(not uri.startswith(("file://", "memory://")) for uri in stores)
-    cache_dir = settings.path("cache_dir")
+    cache_dir = cache_folder_of(settings, fields["remote"])
     return TrainingJob(
         name=name,
         run_dir=str(out_dir / name),
@@ -79,13 +80,24 @@ def make_job(
         train=data.train,
         val=data.val,
         weights=request.weights,
-        cache_dir=str(cache_dir) if streams and cache_dir is not None else None,
-        counts_dir=None if cache_dir is None else str(cache_dir / COUNTS_FOLDER),
+        cache_dir=cache_dir if streams else None,
+        counts_dir=None if cache_dir is None else f"{cache_dir}/{COUNTS_FOLDER}",
         init_from=None if request.init_from is None else init_folder(request.init_from, settings),
         detach=bool(settings.value("detach")),
         checkpoints=checkpoint_target(settings, name),
         **fields,
     )
+
+
+def cache_folder_of(settings: Settings, remote: Remote | None) -> str | None:
+    """Return the cache folder of a run's machine; on another one as it is said, not as it is here."""
+    if remote is None:
+        cache_dir = settings.path("cache_dir")
+        return None if cache_dir is None else str(cache_dir)
+    if not settings.is_set("cache_dir"):
+        return f"{remote.folder}/cache"
+    said = settings.value("cache_dir")
+    return None if said is None else str(said)
 
 
 def checkpoint_target(settings: Settings, name: str) -> CheckpointTarget | None:
@@ -149,7 +161,7 @@ def check_cache_folder(settings: Settings, job: TrainingJob) -> None:
     Raises:
         CacheError: it is a file, or cannot be written.
     """
-    if job.cache_dir is None or not settings.is_set("cache_dir"):
+    if job.remote is not None or job.cache_dir is None or not settings.is_set("cache_dir"):
         return
     folder = Path(job.cache_dir)
     while not folder.exists():
@@ -184,7 +196,8 @@ def make_plan(
         samples = tuple({**data.looks[0].folder_values, **sample} for sample in samples)
     text = planned_text(job, samples)
     steps, known = steps_of(job, data.planned, text)
-    filesystem = filesystem_of(job.cache_dir, mounts()) if job.cache_dir else ""
+    cached_here = job.cache_dir and job.remote is None
+    filesystem = filesystem_of(str(job.cache_dir), mounts()) if cached_here else ""
     planned = with_shuffle(job, data)
     warnings = [
         *request_warnings(job, planned),
@@ -207,7 +220,7 @@ def make_plan(
         data=planned,
         text=text.rule,
         samples=text.samples,
-        where="local",
+        where=where_of(job),
         device=device,
         processes=job.processes,
         nodes=job.nodes,

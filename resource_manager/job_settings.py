@@ -9,6 +9,7 @@ from brain.ml.model_shape import layers_for
 from brain.ml.tokenizer import BYTES, FileTokenizer, load_tokenizer
 from brain.ml.training_job import Every, TrainingJob
 from resource_manager.plan import PlannedSetting
+from resource_manager.remote_settings import remote_of
 from tools_utilities.errors import UsageError
 from tools_utilities.settings import Settings
 
@@ -24,7 +25,6 @@ SAME_NAME = (
 STOP_RULES = ("max_steps", "max_tokens", "max_samples", "max_seconds")
 PARTITION_OPTIONS = ("num_partitions", "hash_seed", "ranges", "partition_key")
 _NEAREST = ("--override", "sentence")
-RENTED = ("gpu_type", "spot", "max_price_hour", "max_cost")
 
 
 def job_fields(settings: Settings, model: str = "quark") -> dict[str, Any]:
@@ -49,7 +49,7 @@ def job_fields(settings: Settings, model: str = "quark") -> dict[str, Any]:
         fields["layers"] = _layers(settings, fields["tokenizer"])
     _refuse_other_models(settings, model)
     fields["partition_options"] = _partition_options(settings)
-    _refuse_rented(settings)
+    fields["remote"] = remote_of(settings)
     find_strategy(settings.value("partition"))  # `adaptive` is not for training
     return fields
 
@@ -173,15 +173,3 @@ def _betas(settings: Settings) -> tuple[float, float]:
 
 def _partition_options(settings: Settings) -> dict[str, Any]:
     return {name: settings.value(name) for name in PARTITION_OPTIONS if settings.is_set(name)}
-
-
-def _refuse_rented(settings: Settings) -> None:
-    where = str(settings.value("where") or "local")
-    if where != "local":
-        raise UsageError(f"where={where}: only `local` can be launched by this version")
-    said = [name for name in RENTED if settings.value(name) is not None]
-    if said:
-        raise UsageError(
-            f"{', '.join(said)}: only rented machines have that",
-            hint="Leave it out: this run starts on this machine.",
-        )

@@ -10,9 +10,10 @@ import msgspec
 
 from brain.ml.run_files import LOG_FILE, METRICS_FILE, PLAN_FILE
 from brain.ml.training_job import TrainingJob
-from resource_manager.launch_target import LaunchTarget
+from resource_manager.launch_target import LaunchTarget, RunHandle
 from resource_manager.next_commands import after_end, after_launch, after_stop
 from resource_manager.plan import Plan
+from resource_manager.remote_record import forget_record
 from resource_manager.run_summary import summary_lines
 from resource_manager.run_watch import RunWatch, last_log_lines
 from resource_manager.runs import create_run, read_run, write_job
@@ -43,6 +44,8 @@ def start_run(
         # Not a fixed seed: names must differ between launches. The name is chosen already.
         create_run(run_dir.parent, name=job.name, source=random.Random())  # noqa: S311
     write_job(job)
+    if job.remote is None:
+        forget_record(run_dir)  # of an earlier launch of it elsewhere
     if plan is not None:
         _write_plan(run_dir, plan)
     os.close(open_to_append(launch_plan.log_path))  # the owner's alone from its first line on
@@ -50,7 +53,7 @@ def start_run(
         handle = target.launch(launch_plan)
         console.result(
             [
-                f"{job.name} runs in the background (process {handle.pid})",
+                f"{job.name} runs in the background ({_process_of(handle, job)})",
                 *after_launch(job, flag),
             ],
             {"schema": 1, "run": job.name, "pid": handle.pid},
@@ -63,6 +66,11 @@ def start_run(
         )  # fmt: skip
         code = watch.follow(lambda: target.launch(launch_plan))
     return _say_how_it_ended(watch, code, job, console, flag)
+
+
+def _process_of(handle: RunHandle, job: TrainingJob) -> str:
+    there = "" if job.remote is None else f" on {job.remote.where}"
+    return f"process {handle.pid}{there}"
 
 
 def _write_plan(run_dir: Path, plan: Plan) -> None:

@@ -5,7 +5,6 @@ made, before the plan is confirmed. Imports no torch: a run is a process of its 
 """
 
 import random
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ import msgspec
 
 from brain.ml.model_name import is_hf
 from brain.ml.training_job import TrainingJob
-from resource_manager.accelerators import Accelerators, accelerators_here, device_problem
-from resource_manager.data_actions import DataActions
+from resource_manager.accelerators import Accelerators, accelerators_here
 from resource_manager.data_finding import DataFinder, FoundData, Limits, NoGroupsError
 from resource_manager.evaluating import (
     evaluated_run,
@@ -27,14 +25,12 @@ from resource_manager.evaluating import (
 from resource_manager.group_choice import Chooser, choices_of, picked_flag, several_groups_error
 from resource_manager.job_making import check_cache_folder, make_job, make_plan
 from resource_manager.job_settings import changed_fields
-from resource_manager.launch_target import LaunchTarget
-from resource_manager.launching import start_run
+from resource_manager.launch_target import LaunchTarget, Machine
 from resource_manager.next_commands import runs_flag
-from resource_manager.plan import Plan, with_groups
-from resource_manager.plan_screen import plan_lines
 from resource_manager.relative_values import make_absolute
 from resource_manager.run_actions import Spoken
 from resource_manager.runs import RunInfo
+from resource_manager.start_actions import StartActions
 from resource_manager.training_request import (
     REQUEST_SLOTS,
     TrainingRequest,
@@ -42,14 +38,13 @@ from resource_manager.training_request import (
     request_from,
     val_target,
 )
-from tools_utilities.console import SCHEMA, Console
+from tools_utilities.console import Console
 from tools_utilities.errors import UsageError
 from tools_utilities.group_lines import failure_lines, folder_lines
 from tools_utilities.scripts.dataset_discovery import ShardGroup
 from tools_utilities.setting_keys import KEYS_BY_NAME
 from tools_utilities.settings import Settings, load_settings
 from tools_utilities.terminal_picker import choice_lines
-from tools_utilities.terminal_text import Line, with_commands
 
 
 class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +61,7 @@ class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the plan records of how the sentence was read (ignored words)."""
 
 
-class ResourceManager(DataActions):
+class ResourceManager(StartActions):
     """Carries commands out; constructs without arguments.
 
     `settings` are read anew for every command unless given. `choose_shard_groups` chooses among
@@ -91,6 +86,8 @@ class ResourceManager(DataActions):
         self._target = target
         self._options = options or CommandOptions()
         self._accelerators = accelerators
+        self._targets: dict[str, LaunchTarget] = {}
+        self._machines: dict[str, Machine] = {}
         self._group_flags: set[str] = set()
         """`--groups` flags that make the choices that were made by hand."""
 
@@ -129,7 +126,7 @@ class ResourceManager(DataActions):
         # Not a fixed seed: two launches must not choose one name.
         job = make_job(request, settings, data, random.Random())  # noqa: S311
         check_cache_folder(settings, job)
-        plan = make_plan(request, settings, data, job, accelerators=self._accelerators)
+        plan = make_plan(request, settings, data, job, accelerators=self._accelerators_of(job))
         return self._start(job, plan, runs_flag(settings), plan_only=request.plan_only)
 
     def _with_weights(
@@ -143,34 +140,6 @@ class ResourceManager(DataActions):
             request, init_from=weights.folder, notes=(*request.notes, note)
         )
         return request, fitted(settings, weights)
-
-    def _start(self, job: TrainingJob, plan: Plan, flag: str, *, plan_only: bool) -> int:
-        """Show the plan, ask, launch and watch; `flag`: what a command needs to find the run."""
-        plan = with_groups(plan, self._options.groups, self._group_flags)
-        plan_only = plan_only or self._options.plan_only
-        plan = self._checked(job, plan, plan_only=plan_only)
-        if plan_only and self._options.plan_file is not None:
-            self._save_plan(self._options.plan_file, job, plan)
-        self._show_plan(plan, plan_only=plan_only)
-        if plan_only:
-            return 0
-        if not self._confirmed(f"Start {job.name}?", job, plan):
-            return UsageError.exit_code
-        return start_run(job, plan, self._launch_target(), self.console, flag=flag)
-
-    def _checked(self, job: TrainingJob, plan: Plan, *, plan_only: bool) -> Plan:
-        """Refuse a run that cannot be launched as it is; a plan that is only shown warns of it."""
-        problem = device_problem(job, self._accelerators(), plan.canonical, plan.flags)
-        try:
-            self._launch_target().plan(job)
-        except UsageError as error:
-            problem = problem or error
-        if problem is None:
-            return plan
-        if not plan_only:
-            raise problem
-        warning = f"{problem}; as it is, this machine refuses it"
-        return msgspec.structs.replace(plan, warnings=(*plan.warnings, warning))
 
     def run_saved_plan(self, path: Path) -> int:
         """Carry out a plan exactly as it was saved.
@@ -215,7 +184,7 @@ class ResourceManager(DataActions):
         job = make_job(request, settings, data, random.Random())  # noqa: S311 - as in _train
         check_cache_folder(settings, job)
         plan = msgspec.structs.replace(
-            make_plan(request, settings, data, job, accelerators=self._accelerators),
+            make_plan(request, settings, data, job, accelerators=self._accelerators_of(job)),
             differences=changed_fields(job, before),
         )
         return self._start(job, plan, runs_flag(settings), plan_only=request.plan_only)
@@ -228,7 +197,7 @@ class ResourceManager(DataActions):
         settings = self._settings_of(reading, keep_relative=True)
         job, info = resumed_job(settings, reading.slots)
         plan_only = bool(reading.slots.get("plan_only")) or self._options.plan_only
-        here = self._accelerators()
+        here = self._machine(job).accelerators
         plan = resumed_plan(job, info, settings, here, reading.canonical)
         if plan is not None:
             self._show_plan(self._checked(job, plan, plan_only=plan_only), plan_only=plan_only)
@@ -238,7 +207,7 @@ class ResourceManager(DataActions):
             return 0
         if not self._confirmed(f"Resume {job.name}?", *((job, plan) if plan else ())):
             return UsageError.exit_code
-        return start_run(job, None, self._launch_target(), self.console, flag=runs_flag(settings))
+        return self._launched(job, None, runs_flag(settings))
 
     def evaluate(self, reading: Spoken) -> int:
         """Measure the loss of a run's newest checkpoint on data; trains nothing."""
@@ -265,7 +234,7 @@ class ResourceManager(DataActions):
         made = make_job(request, settings, data, random.Random())  # noqa: S311 - as in _train
         job = evaluation_job(made, info)
         check_cache_folder(settings, job)
-        plan = make_plan(request, settings, data, job, accelerators=self._accelerators)
+        plan = make_plan(request, settings, data, job, accelerators=self._accelerators_of(job))
         plan = msgspec.structs.replace(plan, differences=(), earlier_seconds=None)
         return self._start(job, plan, runs_flag(settings), plan_only=request.plan_only)
 
@@ -353,48 +322,6 @@ class ResourceManager(DataActions):
                 data = msgspec.to_builtins(error.discovery)
                 self.console.note(*folder_lines(data, human=True), *failure_lines(data))
             raise
-
-    def _show_plan(self, plan: Plan, *, plan_only: bool) -> None:
-        data = {"schema": SCHEMA, "event": "plan", "plan": msgspec.to_builtins(plan)}
-        if plan_only:
-            self.console.result(plan_lines(plan, width=self.console.result_width), data)
-        else:
-            self.console.note(*plan_lines(plan, width=self.console.note_width))
-            self.console.event(data)
-
-    def _save_plan(self, path: Path, job: TrainingJob, plan: Plan) -> None:
-        from resource_manager.saved_plan import save_plan
-
-        finder = self._finder(self._settings_for({}, {}), request_from({}))
-        save_plan(path, job, plan, finder.objects)
-        command = f"quark --from-plan {shlex.quote(str(path))}"
-        self.console.note(with_commands(f"saved: {path}; carry it out with: {command}"))
-
-    def _confirmed(
-        self, question: str, job: TrainingJob | None = None, plan: Plan | None = None
-    ) -> bool:
-        # Off a terminal the command itself is the confirmation.
-        if self.console.about.yes or not self.console.can_ask:
-            return True
-
-        def why(answer: str) -> list[Line] | None:
-            from resource_manager.provenance import why_question
-
-            if job is None or plan is None:
-                return None
-            return why_question(answer, job, plan, self.console.note_width)
-
-        if self.console.confirm(question, explain=why):
-            return True
-        self.console.note("Nothing was started.")
-        return False
-
-    def _launch_target(self) -> LaunchTarget:
-        if self._target is None:
-            from resource_manager.launch_targets.local import LAUNCH_TARGET
-
-            self._target = LAUNCH_TARGET
-        return self._target
 
 
 NEAREST = ("--override", "sentence")

@@ -81,6 +81,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     samples: str = "sequences"
     """What a sample is: `sequences` of text, `records`, or empty: only the model can tell."""
     where: str
+    """`local`, `ssh:HOST`."""
+    machine: tuple[tuple[str, str], ...] = ()
+    """Of another machine: what it is, what is sent there, what becomes of it at the end."""
     device: str
     processes: int
     nodes: int

@@ -47,6 +47,7 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "text", plan.text
     yield "model", _model(plan)
     yield "compute", _compute(plan)
+    yield from plan.machine
     yield "batch", _batch(plan)
     yield "steps", _steps(plan)
     if plan.earlier_seconds is not None:

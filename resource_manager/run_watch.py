@@ -115,6 +115,7 @@ class RunWatch:
                 self._console.event(event)
                 self._also(event)
             said = self._pass_signals_on(handle)
+            self._tell(handle.news(), painted=paint is not None)
             now = self._clock()
             if paint and (said or code is not None or now - shown_at >= PAINT_SECONDS):
                 paint(self._lines())
@@ -133,6 +134,13 @@ class RunWatch:
         width = (self._console.note_width or DEFAULT_COLUMNS) - 1
         saying = self._sayings[min(2, len(self.signals))]
         return self.run.lines(width, draw=self._console.draws_blocks, saying=saying)
+
+    def _tell(self, news: list[str], *, painted: bool) -> None:
+        for text in news:
+            if painted:
+                self.run.take({"event": "warning", "message": text})
+            else:
+                self._console.note(text)
 
     def _pass_signals_on(self, handle: RunHandle) -> list[str]:
         """Pass on what arrived since the last look; returns what to say about it."""

@@ -5,7 +5,8 @@ import json
 from pathlib import Path
 
 from brain.ml.training_job import TrainingJob
-from resource_manager.launch_target import LaunchPlan
+from resource_manager.accelerators import Accelerators
+from resource_manager.launch_target import LaunchPlan, Machine, RunStatus
 from resource_manager.manager import ResourceManager
 from tools_utilities.console import Console, Surroundings
 
@@ -34,6 +35,9 @@ class EndedRun:
 
     terminate = kill = interrupt
 
+    def news(self) -> list[str]:
+        return []
+
 
 class RecordingTarget:
     """A target that writes the events it was given instead of training."""
@@ -44,6 +48,32 @@ class RecordingTarget:
         self.events = events
         self.code = code
         self.jobs: list[TrainingJob] = []
+
+    def for_command(self, tell: object) -> "RecordingTarget":
+        return self
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def look(self, job: TrainingJob) -> Machine:
+        return Machine(accelerators=Accelerators(cuda=False, cards=0, mps=False))
+
+    def attach(self, run_dir: Path) -> EndedRun:
+        return EndedRun(self.code)
+
+    def status(self, run_dir: Path) -> RunStatus:
+        return RunStatus(state="ended", exit_code=self.code)
+
+    def logs(self, run_dir: Path) -> Path:
+        return run_dir / "log"
+
+    def stop(self, run_dir: Path) -> None:
+        raise AssertionError
+
+    remove = stop
+
+    def verify_gone(self, run_dir: Path) -> tuple[str, ...]:
+        return ()
 
     def plan(self, job: TrainingJob) -> LaunchPlan:
         return LaunchPlan(job=job, argv=(), environment={}, log_path=Path(job.run_dir) / "log")

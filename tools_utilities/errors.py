@@ -18,6 +18,8 @@
     ├── ClaimError                       5   nothing to claim, or not the owner
     ├── ShardCrashError                  1   workers died one after the other on a shard
     ├── WorkerError                      1   a loader worker was lost
+    ├── MachineError                     1   another machine is out of reach, or did not do what was asked
+    ├── StillBilledError                 7   something rented may still be there, and cost money
     └── RunStoppedError                130   interrupted; `exit_code` 143 when terminated
 
 Every error crosses process borders: it pickles to its message, hint and detail alone.
@@ -171,6 +173,16 @@ class ShardCrashError(QuarkError):
 
 class WorkerError(QuarkError):
     """A loader worker has ended, or says nothing; detail: pid, exit_code (negative: a signal)."""
+
+
+class MachineError(QuarkError):
+    """A machine of a run cannot be reached, or did not do what it was asked; detail: where, phase."""
+
+
+class StillBilledError(QuarkError):
+    """What was rented could not be shown to be gone; detail: ids. The hint is the command to type."""
+
+    exit_code = 7
 
 
 class RunStoppedError(QuarkError):

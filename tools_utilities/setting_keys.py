@@ -11,6 +11,7 @@ from typing import Any
 
 from tools_utilities.errors import UsageError
 from tools_utilities.refused_settings import refuse_by_name
+from tools_utilities.remote_keys import REMOTE_KEYS
 from tools_utilities.setting_key import SettingKey
 from tools_utilities.setting_key import plain_key as _key
 from tools_utilities.setting_key import slot_key as _slot
@@ -242,14 +243,7 @@ SETTING_KEYS: tuple[SettingKey, ...] = (
     _key("checkpoint_dir", "text", "Folder or store URI that checkpoints go to; unset: the run's."),
     _slot("keep", "int", "Checkpoints kept.", default=3, minimum=1),
     _slot("resume", "choice", "Continue an earlier run of this name.", choices=("never", "auto")),
-    # Where it runs (part 7 adds rented machines).
-    _slot("where", "text", "Where to run.", default="local"),
-    _slot("gpu_type", "text", "GPU model to rent."),
-    _slot("spot", "bool", "Rent interruptible machines."),
-    _slot(
-        "max_price_hour", "float", "Highest price an hour, in dollars.", minimum=0, exclusive=True
-    ),
-    _slot("max_cost", "float", "Most the run may cost, in dollars.", minimum=0, exclusive=True),
+    *REMOTE_KEYS,
     _slot("detach", "bool", "Leave the run going in the background."),
 )
 

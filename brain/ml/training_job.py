@@ -34,6 +34,23 @@ class CheckpointTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """The run's own, relative to the store; ends in `/`."""
 
 
+class Remote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The machine that a job was launched on, and how Quark is set up there."""
+
+    where: str
+    """`ssh:HOST`, as the command says it."""
+    python: str = "python3"
+    """The Python there that Quark's own environment is made with."""
+    packages: str = "install"
+    """`install`: everything anew; `inherit`: what that Python has already counts as installed."""
+    folder: str = "~/.quark"
+    """Quark's own folder there; relative to the home folder."""
+    credentials: str = "send"
+    """`send` those that the stores are read with here; `none`: the machine has its own."""
+    variables: tuple[str, ...] = ()
+    """Names of further environment variables to send."""
+
+
 class Every(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How often something happens: exactly one of the three is set."""
 
@@ -161,6 +178,8 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The run goes on when whoever launched it ends."""
 
     @property
+    remote: Remote | None = None
+    """Where it was launched; None: on the machine that reads this."""
     def shuffle_bytes(self) -> int | None:
         """`shuffle_mb` in bytes."""
         return None if self.shuffle_mb is None else max(1, round(self.shuffle_mb * 1e6))

@@ -10,17 +10,27 @@ import platform
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from brain.ml.job_check import check_job
 from brain.ml.process_group import LAUNCHER_VARIABLE
 from brain.ml.run_files import JOB_FILE, LOG_FILE, read_process
 from brain.ml.training_job import TrainingJob
-from resource_manager.launch_target import LaunchPlan, LaunchTarget, RunHandle
-from resource_manager.runs import last_events
+from resource_manager.accelerators import accelerators_here
+from resource_manager.launch_target import (
+    LaunchPlan,
+    LaunchTarget,
+    Machine,
+    RunHandle,
+    RunStatus,
+)
+from resource_manager.runs import last_events, read_run, stop_run
 from tools_utilities.process_environment import OWN_PATH, child_environment, own_program
 from tools_utilities.process_identity import descendants
 
+POLL_SECONDS = 0.25
+LOST_CODE = 1
 SIGNAL_BASE = 128
 """A shell's exit code for a process ended by signal n is 128 + n."""
 
@@ -72,6 +82,10 @@ class LocalRun:
         for pid in (self.pid, *descendants(self.pid), *self._rank_pids()):
             _send(pid, signal.SIGKILL)
 
+    def news(self) -> list[str]:
+        """Nothing: there is no way between."""
+        return []
+
     def _ask(self, number: signal.Signals) -> None:
         self._asked.append(number)
         # To the ranks themselves: together they agree to stop, on whatever machine they are.
@@ -104,8 +118,59 @@ class LocalRun:
         return SIGNAL_BASE - code if code < 0 else code
 
 
+class AttachedRun:
+    """A run of this machine that somebody else started: it is asked by its own files."""
+
+    def __init__(self, run_dir: Path) -> None:
+        process = read_process(run_dir)
+        self._run_dir = run_dir
+        self.pid = process.ranks[0].pid if process is not None else 0
+
+    def poll(self) -> int | None:
+        """As of RunHandle."""
+        info = read_run(self._run_dir)
+        if info.status == "running":
+            return None
+        return LOST_CODE if info.exit_code is None else info.exit_code
+
+    def wait(self, timeout_seconds: float | None = None) -> int:
+        """As of RunHandle."""
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while (code := self.poll()) is None:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"run {self._run_dir.name} has not ended")
+            time.sleep(POLL_SECONDS)
+        return code
+
+    def interrupt(self) -> None:
+        """As of RunHandle."""
+        stop_run(self._run_dir)
+
+    def terminate(self) -> None:
+        """As of RunHandle."""
+        stop_run(self._run_dir, number=signal.SIGTERM)
+
+    def kill(self) -> None:
+        """As of RunHandle."""
+        for pid in _living(self._run_dir):
+            _send(pid, signal.SIGKILL)
+
+    def news(self) -> list[str]:
+        """As of RunHandle."""
+        return []
+
+
 class _LocalTarget:
     name = "local"
+
+    def for_command(self, tell: Callable[[str], None]) -> LaunchTarget:  # noqa: ARG002 - nothing takes long
+        return self
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def look(self, job: TrainingJob) -> Machine:  # noqa: ARG002 - the same for every job
+        return Machine(accelerators=accelerators_here())
 
     def plan(self, job: TrainingJob) -> LaunchPlan:
         check_job(job, job.processes * job.nodes)
@@ -148,6 +213,36 @@ class _LocalTarget:
                 start_new_session=True,
             )
         return LocalRun(process, Path(plan.job.run_dir), launcher=_has_agent(plan.job))
+
+    def attach(self, run_dir: Path) -> RunHandle:
+        return AttachedRun(run_dir)
+
+    def status(self, run_dir: Path) -> RunStatus:
+        info = read_run(run_dir)
+        if info.status in ("running", "lost"):
+            return RunStatus(state=info.status)
+        return RunStatus(state="ended", exit_code=info.exit_code)
+
+    def logs(self, run_dir: Path) -> Path:
+        return run_dir / LOG_FILE
+
+    def stop(self, run_dir: Path) -> None:
+        stop_run(run_dir)
+
+    def remove(self, run_dir: Path) -> None:
+        """Nothing: the run's folder is all there is."""
+
+    def verify_gone(self, run_dir: Path) -> tuple[str, ...]:
+        return tuple(f"process {pid}" for pid in _living(run_dir))
+
+
+def _living(run_dir: Path) -> list[int]:
+    """Return the processes of a run that live here: its agent first, which would start others."""
+    process = read_process(run_dir)
+    if process is None:
+        return []
+    agent = [process.agent.pid] if process.agent is not None and process.agent_alive else []
+    return [*agent, *(rank.pid for rank in process.alive_here)]
 
 
 def _has_agent(job: TrainingJob) -> bool:

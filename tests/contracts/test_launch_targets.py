@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from brain.ml.training_job import DataSource, TrainingJob
+from brain.ml.training_job import DataSource, Remote, TrainingJob
+from resource_manager.launch_places import target_of
 from resource_manager.launch_target import LaunchTarget
 from resource_manager.launch_targets.local import LAUNCH_TARGET as LOCAL
 from tests.training import wait_for
@@ -20,22 +21,27 @@ from tools_utilities.plugins import load_plugins
 TARGETS = load_plugins("resource_manager.launch_targets", "LAUNCH_TARGET")
 
 
+WHERE = {"local": None, "ssh": Remote(where="ssh:gpu-box")}
+"""A place of each target."""
+
+
 def _job(run_dir: Path, **changes: Any) -> TrainingJob:
-    source = DataSource(store=StoreSpec(uri="memory://m"), prefix="")
+    source = DataSource(store=StoreSpec(uri="s3://bucket"), prefix="d/")
     return TrainingJob(name="r", run_dir=str(run_dir), train=(source,), **changes)
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 @pytest.mark.parametrize("processes", [1, 4])
 def test_plan_is_pure(tmp_path: Path, target: LaunchTarget, processes: int):
-    job = _job(tmp_path / "run", processes=processes)
+    job = _job(tmp_path / "run", processes=processes, remote=WHERE[target.name])
     variables = dict(os.environ)
     plan = target.plan(job)
     assert plan == target.plan(job)
     assert plan.job == job
     assert list(tmp_path.iterdir()) == []
     assert dict(os.environ) == variables
-    assert str(tmp_path / "run/job.yaml") in plan.argv
+    assert plan.argv[-1].endswith("/job.yaml")
+    assert plan.price is None  # nobody bills what is one's own
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
@@ -43,9 +49,20 @@ def test_no_secret_is_planned(
     tmp_path: Path, target: LaunchTarget, aws_environment: pytest.MonkeyPatch
 ):
     secret = os.environ["AWS_SECRET_ACCESS_KEY"]
-    plan = target.plan(_job(tmp_path))
+    plan = target.plan(_job(tmp_path, remote=WHERE[target.name]))
     assert secret not in repr(plan)
     assert not [name for name in plan.environment if name.startswith("AWS_")]
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_every_target_is_found_by_the_word_before_the_colon(target: LaunchTarget):
+    assert target_of("local" if target.name == "local" else f"{target.name}:somewhere") is target
+
+
+def test_a_place_that_nothing_goes_to_names_those_that_something_does():
+    with pytest.raises(UsageError, match="where=moon") as caught:
+        target_of("moon")
+    assert "local, ssh" in caught.value.hint
 
 
 def test_one_process_is_started_directly(tmp_path: Path):

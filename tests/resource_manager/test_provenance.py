@@ -39,8 +39,8 @@ SETTINGLESS = {
     "from_step",
     "evaluate_only",
 }
-UNSAID = {"tokenizer", "template", "lora_rank", "lora_alpha"}
-"""Left at their defaults above: they need a file, no text_key, or an hf: model."""
+UNSAID = {"tokenizer", "template", "lora_rank", "lora_alpha", "remote"}
+"""Left at their defaults above: they need a file, no text_key, an hf: model, or no rendezvous."""
 FIELDS = TrainingJob.__struct_fields__
 
 

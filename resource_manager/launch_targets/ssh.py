@@ -1,0 +1,255 @@
+"""`ssh:HOST`: the run is on any machine that the system's ssh reaches, and outlives the connection.
+
+A wheel of this Quark and the job are sent, the environment (credentials) over the connection into a
+0600 file that the run's supervisor removes when it has read it. Everything there lies below one folder
+(`~/.quark`): environments/ and code/ by content, shared by all runs, and runs/NAME-NUMBER.
+"""
+
+import contextlib
+import hashlib
+import io
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from brain.ml.model_name import is_hf
+from brain.ml.run_files import JOB_FILE, LOG_FILE, METRICS_FILE
+from brain.ml.training_job import Remote, TrainingJob, load_job
+from resource_manager.launch_target import (
+    LaunchPlan,
+    LaunchTarget,
+    Machine,
+    RunHandle,
+    RunStatus,
+)
+from resource_manager.quark_wheel import Wheel, build_wheel
+from resource_manager.remote_credentials import (
+    Sent,
+    endpoint_of,
+    sent_variables,
+    specs_of,
+    travelling_spec,
+)
+from resource_manager.remote_host import OutOfReachError, RemoteHost
+from resource_manager.remote_mirror import RunMirror
+from resource_manager.remote_preflight import machine_of
+from resource_manager.remote_record import RemoteRecord, read_record, write_record
+from resource_manager.remote_run import RemoteRun, collect
+from resource_manager.remote_shipping import Shipment, check_shipping, pointer, shipment_of
+from tools_utilities.errors import MachineError, QuarkError, UsageError
+
+RUNS_FOLDER = "runs"
+Tell = Callable[[str], None]
+
+
+def _quiet(_line: str) -> None:
+    """Nobody is told."""
+
+
+class SshTarget:
+    """A machine for the time of one command: its connection stays open from the look to the launch."""
+
+    name = "ssh"
+
+    def __init__(self, tell: Tell = _quiet, *, may_ask: bool = False) -> None:
+        self._tell = tell
+        self._may_ask = may_ask
+        self._host: RemoteHost | None = None
+
+    def for_command(self, tell: Tell) -> "SshTarget":
+        """As of LaunchTarget."""
+        return SshTarget(tell, may_ask=True)
+
+    def plan(self, job: TrainingJob) -> LaunchPlan:
+        """As of LaunchTarget."""
+        remote = _remote_of(job)
+        check_shipping(job)
+        run = f"{remote.folder}/{RUNS_FOLDER}/{job.name}"
+        return LaunchPlan(
+            job=job,
+            argv=(remote.python, "-m", "brain.ml.train", f"{run}/{JOB_FILE}"),
+            environment={},
+            log_path=Path(job.run_dir) / LOG_FILE,
+        )
+
+    def look(self, job: TrainingJob) -> Machine:
+        """As of LaunchTarget."""
+        remote = _remote_of(job)
+        sent = sent_variables(job)
+        specs = [travelling_spec(spec) for spec in specs_of(job)]
+        endpoints = tuple(dict.fromkeys(filter(None, map(endpoint_of, specs))))
+        host = self._connected(remote)
+        found = {**host.look(endpoints), "folder": host.folder}
+        run = f"{host.folder}/{RUNS_FOLDER}/{job.name}-…"
+        return machine_of(job, found, sent, wheel_bytes=len(_wheel_for(job).data), run=run)
+
+    def launch(self, plan: LaunchPlan) -> RunHandle:
+        """As of LaunchTarget."""
+        job = plan.job
+        remote, run_dir = _remote_of(job), Path(job.run_dir)
+        record = RemoteRecord(
+            remote=remote,
+            # Every launch has a folder of its own: nothing of an earlier one is taken for it.
+            run=f"{RUNS_FOLDER}/{job.name}-{secrets.token_hex(4)}",
+            metrics_base=_length(run_dir / METRICS_FILE),
+            log_base=_length(run_dir / LOG_FILE),
+        )
+        sent = sent_variables(job)
+        record = write_record(run_dir, record)
+        host = self._connected(remote)
+        try:
+            pid = self._start(host, job, record, sent)
+        except QuarkError:
+            with contextlib.suppress(MachineError):
+                host.ask("signal", run=record.run, name="kill")
+                host.ask("remove", path=record.run)
+            write_record(run_dir, msgspec.structs.replace(record, state="lost"))
+            raise
+        self._host = None  # the handle's from now on
+        record = write_record(run_dir, msgspec.structs.replace(record, state="running"))
+        mirror = RunMirror(run_dir, record, keep=job.keep)
+        return RemoteRun(pid, mirror, lambda: _connect(remote), host=host)
+
+    def attach(self, run_dir: Path) -> RunHandle:
+        """As of LaunchTarget."""
+        record = _record_of(run_dir)
+        host = self._connected(record.remote)
+        answer, _ = host.ask("living", run=record.run)
+        self._host = None
+        pid = next(iter(answer["living"]), 0)
+        return RemoteRun(pid, _mirror(run_dir, record), lambda: _connect(record.remote), host=host)
+
+    def status(self, run_dir: Path) -> RunStatus:
+        """As of LaunchTarget."""
+        record = _record_of(run_dir)
+        if record.ended:
+            return RunStatus(state=record.state, exit_code=record.exit_code)
+        mirror = _mirror(run_dir, record)
+        try:
+            host = self._connected(record.remote)
+            status = mirror.read(host)
+            if status.state in ("ended", "lost"):
+                collect(mirror, host, status)
+        except OutOfReachError as error:
+            self._host = None
+            return RunStatus(state="unreachable", why=str(error))
+        mirror.note(status)
+        return status
+
+    def logs(self, run_dir: Path) -> Path:
+        """As of LaunchTarget."""
+        status = self.status(run_dir)
+        if status.state == "unreachable":
+            self._tell(f"{status.why}; this is the log as far as it is here")
+        return run_dir / LOG_FILE
+
+    def stop(self, run_dir: Path) -> None:
+        """As of LaunchTarget."""
+        record = _record_of(run_dir)
+        self._connected(record.remote).ask("signal", run=record.run, name="interrupt")
+
+    def verify_gone(self, run_dir: Path) -> tuple[str, ...]:
+        """As of LaunchTarget; what costs something is a process."""
+        record = _record_of(run_dir)
+        answer, _ = self._connected(record.remote).ask("living", run=record.run)
+        return tuple(f"process {pid} on {record.remote.where}" for pid in answer["living"])
+
+    def remove(self, run_dir: Path) -> None:
+        """Remove what is there of a run that has ended."""
+        record = _record_of(run_dir)
+        self._connected(record.remote).ask("remove", path=record.run)
+
+    def close(self) -> None:
+        """End the connection, if one is open."""
+        if self._host is not None:
+            self._host.close()
+            self._host = None
+
+    def _connected(self, remote: Remote) -> RemoteHost:
+        if self._host is not None and self._host.remote != remote:
+            self.close()
+        if self._host is None:
+            self._host = RemoteHost(remote, may_ask=self._may_ask)
+        self._host.enter()
+        return self._host
+
+    def _start(self, host: RemoteHost, job: TrainingJob, record: RemoteRecord, sent: Sent) -> int:
+        """Send everything and start the supervisor; returns its process number there."""
+        wheel = _wheel_for(job)
+        python, code = self._installed(host, wheel)
+        cache_dir = None if job.cache_dir is None else host.there(job.cache_dir)
+        shipment = shipment_of(job, f"{host.folder}/{record.run}", cache_dir)
+        self._send(host, record.run, shipment)
+        deadline = None  # nobody bills this machine; a rented one is given its own end
+        answer, _ = host.ask(
+            "start", msgspec.json.encode(sent.variables), run=record.run, python=python, code=code,
+            deadline_seconds=deadline,
+        )  # fmt: skip
+        return int(answer["pid"])
+
+    def _installed(self, host: RemoteHost, wheel: Wheel) -> tuple[str, str]:
+        """Return the Python and the code folder there, made if they are not there yet."""
+        remote = host.remote
+        requirements = "\n".join(wheel.requirements) + "\n"
+        pins = "\n".join(wheel.constraints) + "\n" if remote.packages == "install" else ""
+        parts = repr((remote.packages, remote.python, requirements, pins))
+        key = hashlib.sha256(parts.encode()).hexdigest()[:16]
+        if not host.ask("has", path=f"environments/{key}/complete")[0]["has"]:
+            self._tell(f"{remote.where}: installing packages; the first time this takes minutes")
+        made, _ = host.ask(
+            "install", requirements.encode(), key=key, mode=remote.packages, constraints=pins
+        )
+        there = f"wheels/{wheel.sha256[:16]}/{wheel.file_name}"
+        if not host.ask("has", path=there)[0]["has"]:
+            host.put(there, io.BytesIO(wheel.data), mode=0o644)
+        unpacked, _ = host.ask("unpack", wheel=there, key=wheel.sha256[:16], python=made["python"])
+        return made["python"], unpacked["code"]
+
+    def _send(self, host: RemoteHost, run: str, shipment: Shipment) -> None:
+        job = msgspec.yaml.encode(shipment.job)
+        host.put(f"{run}/{JOB_FILE}", io.BytesIO(job))
+        total = sum(path.stat().st_size for path, _ in shipment.files)
+        if shipment.files:
+            self._tell(f"{host.where}: sending {len(shipment.files)} files, {total:,} bytes")
+        for path, name in shipment.files:
+            with path.open("rb") as file:
+                host.put(f"{run}/{name}", file)
+        pointed = pointer(shipment)
+        if pointed is not None:
+            host.put(f"{run}/{pointed[0]}", io.BytesIO(pointed[1]))
+
+
+def _connect(remote: Remote) -> RemoteHost:
+    host = RemoteHost(remote)
+    host.enter()
+    return host
+
+
+def _wheel_for(job: TrainingJob) -> Wheel:
+    return build_wheel(("hf",) if is_hf(job.model) else ())
+
+
+def _remote_of(job: TrainingJob) -> Remote:
+    if job.remote is None:
+        raise UsageError("this job names no machine", hint="Say where: on ssh host NAME.")
+    return job.remote
+
+
+def _record_of(run_dir: Path) -> RemoteRecord:
+    record = read_record(run_dir)
+    if record is None:
+        raise UsageError(f"run {run_dir.name} is not on another machine")
+    return record
+
+
+def _mirror(run_dir: Path, record: RemoteRecord) -> RunMirror:
+    return RunMirror(run_dir, record, keep=load_job(run_dir / JOB_FILE).keep)
+
+
+def _length(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+LAUNCH_TARGET: LaunchTarget = SshTarget()

@@ -1,0 +1,60 @@
+"""`remote.json` of a run folder: where the run is when it is on another machine, and what is known of it.
+
+Written before anything is made there, so that a launch that is cut off can be found and ended.
+"""
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from brain.ml.training_job import Remote
+from tools_utilities.prepared_types import prepared
+
+REMOTE_FILE = "remote.json"
+ENDED = ("ended", "lost")
+
+
+@prepared
+class RemoteRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One launch of a run on another machine."""
+
+    version: int = 1
+    remote: Remote
+    run: str
+    """Its folder there, below Quark's."""
+    metrics_base: int
+    log_base: int
+    """Bytes that metrics and log here had before this launch; what comes is appended, never more."""
+    state: str = "starting"
+    """As of `RunStatus`, when last asked."""
+    exit_code: int | None = None
+    seen_at: float = 0.0
+    """Unix seconds of the last answer."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run is over there, and everything it wrote is here."""
+        return self.state in ENDED
+
+
+def read_record(run_dir: Path) -> RemoteRecord | None:
+    """Return where a run is; None: on this machine."""
+    try:
+        return msgspec.json.decode((run_dir / REMOTE_FILE).read_bytes(), type=RemoteRecord)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def write_record(run_dir: Path, record: RemoteRecord) -> RemoteRecord:
+    """Write it, atomically, as of now; returns what was written."""
+    record = msgspec.structs.replace(record, seen_at=time.time())
+    temporary = run_dir / f".{REMOTE_FILE}.tmp"
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2))
+    temporary.replace(run_dir / REMOTE_FILE)
+    return record
+
+
+def forget_record(run_dir: Path) -> None:
+    """The run goes on on this machine."""
+    (run_dir / REMOTE_FILE).unlink(missing_ok=True)

@@ -1,0 +1,195 @@
+"""A run on another machine, watched from here: a thread talks to it, everybody else asks the thread.
+
+The connection may break and come back; the run there knows nothing of it. What is asked of the run
+(interrupt, terminate, kill) waits for the next connection, and the run counts as ended when it has
+ended there and everything it wrote is here.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from resource_manager.launch_target import RunStatus
+from resource_manager.remote_host import OutOfReachError, RemoteHost
+from resource_manager.remote_mirror import RunMirror
+from tools_utilities.errors import MachineError
+from tools_utilities.run_words import said_run
+
+POLL_SECONDS = 0.25
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 20.0
+PATIENCE_SECONDS = 600.0
+"""How long a machine may be out of reach before nobody waits for it any more."""
+KILL_SECONDS = 10.0
+"""What `kill` waits for the word to get there."""
+NOTE_SECONDS = 5.0
+"""Between two notes of how the run stands, for other commands."""
+GONE_CODE = 1
+Connect = Callable[[], RemoteHost]
+
+
+class RemoteRun:
+    """A handle on a run that was launched there; nothing is asked before the first `poll`."""
+
+    def __init__(
+        self,
+        pid: int,
+        mirror: RunMirror,
+        connect: Connect,
+        *,
+        host: RemoteHost | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        """`connect` opens a connection anew; `host` is the first, if there is one."""
+        self.pid = pid
+        self._mirror = mirror
+        self._connect = connect
+        self._host = host
+        self._clock, self._sleep = clock, sleep
+        self._patience_seconds = patience_seconds
+        self._asked: queue.Queue[str] = queue.Queue()
+        self._news: queue.Queue[str] = queue.Queue()
+        self._code: int | None = None
+        self._error: MachineError | OSError | None = None
+        self._ended = threading.Event()
+        self._left = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="quark-mirror", daemon=True)
+
+    def poll(self) -> int | None:
+        """As of RunHandle."""
+        self._begin()
+        if not self._ended.is_set():
+            return None
+        if self._error is not None:
+            raise self._error
+        return self._code
+
+    def wait(self, timeout_seconds: float | None = None) -> int:
+        """As of RunHandle."""
+        self._begin()
+        if not self._ended.wait(timeout_seconds):
+            raise TimeoutError(f"run {self._mirror.run_dir.name} has not ended")
+        code = self.poll()
+        return GONE_CODE if code is None else code
+
+    def interrupt(self) -> None:
+        """As of RunHandle."""
+        self._ask("interrupt")
+
+    def terminate(self) -> None:
+        """As of RunHandle."""
+        self._ask("terminate")
+
+    def kill(self) -> None:
+        """As of RunHandle; waits a little for the word to get there."""
+        self._ask("kill")
+        deadline = self._clock() + KILL_SECONDS
+        while not (self._asked.empty() or self._ended.is_set()) and self._clock() < deadline:
+            self._sleep(POLL_SECONDS / 4)
+
+    def news(self) -> list[str]:
+        """As of RunHandle."""
+        told = []
+        while not self._news.empty():
+            told.append(self._news.get())
+        return told
+
+    def leave(self) -> None:
+        """Watch no more; the run goes on."""
+        self._left.set()
+        if self._thread.is_alive():
+            self._thread.join(KILL_SECONDS)
+
+    def _begin(self) -> None:
+        if not self._thread.is_alive() and not self._ended.is_set():
+            self._thread.start()
+
+    def _ask(self, name: str) -> None:
+        self._asked.put(name)
+        self._begin()
+
+    def _follow(self) -> None:
+        try:
+            self._code = self._until_ended()
+        except (MachineError, OSError) as error:
+            self._error = error
+        finally:
+            if self._host is not None:
+                self._host.close()
+            self._ended.set()
+
+    def _until_ended(self) -> int | None:
+        noted_at = self._clock() - NOTE_SECONDS
+        while not self._left.is_set():
+            try:
+                host = self._host = self._host or self._connect()
+                self._pass_on(host)
+                status = self._mirror.read(host)
+                if status.state in ("ended", "lost"):
+                    return self._finish(host, status)
+                if self._clock() - noted_at >= NOTE_SECONDS:
+                    self._mirror.note(status)
+                    noted_at = self._clock()
+                if not self._mirror.bring_piece(host, all_of_them=False):
+                    self._sleep(POLL_SECONDS)
+            except OutOfReachError as error:
+                self._reconnect(error)
+        return None
+
+    def _finish(self, host: RemoteHost, status: RunStatus) -> int:
+        collect(self._mirror, host, status)
+        if status.why:
+            self._news.put(f"{self._mirror.record.remote.where}: {status.why}")
+        return GONE_CODE if status.exit_code is None else status.exit_code
+
+    def _pass_on(self, host: RemoteHost) -> None:
+        while not self._asked.empty():
+            name = self._asked.queue[0]
+            host.ask("signal", run=self._mirror.record.run, name=name)
+            self._asked.get()  # only now: a word that did not get there is said again
+
+    def _reconnect(self, error: OutOfReachError) -> None:
+        """Wait until the machine answers again.
+
+        Raises:
+            OutOfReachError: it does not for longer than anybody waits.
+        """
+        where = self._mirror.record.remote.where
+        self._news.put(f"{error}; the run goes on there, trying again")
+        began, pause = self._clock(), FIRST_PAUSE_SECONDS
+        while not self._left.is_set():
+            self._drop_host()
+            try:
+                host = self._connect()
+            except OutOfReachError as again:
+                if self._clock() - began + pause > self._patience_seconds:
+                    raise self._given_up(again) from again
+                self._sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            else:
+                self._host = host
+                self._news.put(f"{where}: connected again")
+                return
+
+    def _given_up(self, error: OutOfReachError) -> OutOfReachError:
+        said = said_run(self._mirror.run_dir.name)
+        return OutOfReachError(
+            f"{error}; not reached for {self._patience_seconds:.0f} s, the run may go on there",
+            hint=f"`quark attach {said}` watches it again, `quark stop {said}` ends it.",
+            where=self._mirror.record.remote.where,
+        )
+
+    def _drop_host(self) -> None:
+        host, self._host = self._host, None
+        if host is not None:
+            host.close()
+
+
+def collect(mirror: RunMirror, host: RemoteHost, status: RunStatus) -> None:
+    """Bring every checkpoint of a run that has ended, and note its end."""
+    while mirror.bring_piece(host, all_of_them=True):
+        pass
+    mirror.bring_best(host)
+    mirror.note(status)

@@ -1,0 +1,109 @@
+"""From the words of `where` to the machine a job is launched on, and back. Pure."""
+
+import re
+from typing import Any
+
+import msgspec
+
+from brain.ml.training_job import Remote
+from tools_utilities.errors import UsageError
+from tools_utilities.settings import Settings
+
+RENTED = ("gpu_type", "spot", "max_price_hour", "max_cost")
+REMOTE_SETTINGS = {
+    "remote_python": "python",
+    "remote_folder": "folder",
+    "remote_packages": "packages",
+    "remote_credentials": "credentials",
+    "remote_env": "variables",
+}
+"""Setting → field of `Remote`."""
+_ADDRESS = re.compile(r"(?:([^@:\s]+)@)?(\[[0-9A-Fa-f:.%]+\]|[^@:\s]+)(?::(\d{1,5}))?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class SshAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where ssh connects to: a host of the user's ssh config, or `user@host:port`."""
+
+    destination: str
+    """What ssh takes as its destination."""
+    port: int | None = None
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What goes to ssh behind its options; nothing of it can be taken for an option."""
+        port = () if self.port is None else ("-p", str(self.port))
+        return (*port, "--", self.destination)
+
+
+def ssh_address(where: str) -> SshAddress:
+    """Return the address in `ssh:HOST`.
+
+    Raises:
+        UsageError: it is none.
+    """
+    text = where.removeprefix("ssh:")
+    found = _ADDRESS.fullmatch(text)
+    if found is None or text.startswith("-"):
+        raise UsageError(
+            f"where={where}: not an ssh host",
+            hint="Write ssh:HOST as in your ssh config, or ssh:user@host:port.",
+        )
+    user, host, port = found.groups()
+    host = host.strip("[]")
+    return SshAddress(
+        destination=f"{user}@{host}" if user else host, port=int(port) if port else None
+    )
+
+
+def remote_of(settings: Settings) -> Remote | None:
+    """Return the machine that the settings name; None: this one.
+
+    Raises:
+        UsageError: a place that cannot be launched on, or what only rented machines have.
+    """
+    where = str(settings.value("where") or "local")
+    if where != "local" and not where.startswith("ssh:"):
+        raise UsageError(
+            f"where={where}: only `local` and `ssh:HOST` can be launched on by this version",
+            hint="A machine that you have rented yourself is an ssh host: on ssh host NAME.",
+        )
+    said = [name for name in RENTED if settings.value(name) is not None]
+    if said:
+        whose = "this machine" if where == "local" else where
+        raise UsageError(
+            f"{', '.join(said)}: only rented machines have that",
+            hint=f"Leave it out: this run starts on {whose}.",
+        )
+    if where == "local":
+        return None
+    ssh_address(where)
+    fields: dict[str, Any] = {
+        field: settings.value(name) for name, field in REMOTE_SETTINGS.items()
+    }
+    fields["variables"] = tuple(fields["variables"] or ())
+    for name in fields["variables"]:
+        if not _VARIABLE.fullmatch(name):
+            raise UsageError(
+                f"remote_env: {name!r} is not the name of a variable",
+                hint="Name variables, never values: they are read from this environment.",
+            )
+    _check_one_node(settings, where)
+    return Remote(where=where, **fields)
+
+
+def _check_one_node(settings: Settings, where: str) -> None:
+    if settings.value("nodes") > 1 or settings.value("rendezvous"):
+        raise UsageError(
+            f"where={where}: a run there is one node; nodes={settings.value('nodes')} is not",
+            hint="Leave nodes and rendezvous out, or use gpus=N for the GPUs of that machine.",
+        )
+
+
+def settings_of_remote(remote: Remote | None) -> dict[str, Any]:
+    """Return the settings that name a machine; the reverse of `remote_of`."""
+    if remote is None:
+        return {"where": "local"}
+    fields = {name: getattr(remote, field) for name, field in REMOTE_SETTINGS.items()}
+    fields["remote_env"] = list(fields["remote_env"]) or None
+    return {"where": remote.where, **fields}

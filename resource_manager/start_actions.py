@@ -1,0 +1,134 @@
+"""The part of the ResourceManager that starts runs: the plan shown, asked about, launched and watched."""
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from brain.ml.training_job import TrainingJob
+from resource_manager.accelerators import Accelerators, device_problem
+from resource_manager.data_actions import DataActions
+from resource_manager.launch_places import target_of, where_of
+from resource_manager.launch_target import LaunchTarget, Machine
+from resource_manager.launching import start_run
+from resource_manager.plan import Plan, with_groups
+from resource_manager.plan_screen import plan_lines
+from resource_manager.training_request import request_from
+from tools_utilities.console import SCHEMA
+from tools_utilities.errors import UsageError
+from tools_utilities.terminal_text import Line, with_commands
+
+
+class StartActions(DataActions):
+    """From a plan to a run, on this machine or another."""
+
+    _target: LaunchTarget | None
+    """Given from outside; None: by where the job goes."""
+    _accelerators: Callable[[], Accelerators]
+    _group_flags: set[str]
+    _targets: dict[str, LaunchTarget]
+    _machines: dict[str, Machine]
+
+    def _start(self, job: TrainingJob, plan: Plan, flag: str, *, plan_only: bool) -> int:
+        """Show the plan, ask, launch and watch; `flag`: what a command needs to find the run."""
+        plan = with_groups(plan, self._options.groups, self._group_flags)
+        plan_only = plan_only or self._options.plan_only
+        plan = self._checked(job, plan, plan_only=plan_only)
+        if plan_only and self._options.plan_file is not None:
+            self._save_plan(self._options.plan_file, job, plan)
+        self._show_plan(plan, plan_only=plan_only)
+        if plan_only:
+            return 0
+        if not self._confirmed(f"Start {job.name}?", job, plan):
+            return UsageError.exit_code
+        return self._launched(job, plan, flag)
+
+    def _checked(self, job: TrainingJob, plan: Plan, *, plan_only: bool) -> Plan:
+        """Refuse a run that cannot be launched as it is; a plan that is only shown warns of it."""
+        machine = self._machine(job)
+        problem = device_problem(job, machine.accelerators, plan.canonical, plan.flags)
+        plan = msgspec.structs.replace(
+            plan, machine=machine.facts, warnings=(*plan.warnings, *machine.warnings)
+        )
+        try:
+            self._launch_target(job).plan(job)
+        except UsageError as error:
+            problem = problem or error
+        if problem is None:
+            return plan
+        if not plan_only:
+            raise problem
+        warning = f"{problem}; as it is, this machine refuses it"
+        return msgspec.structs.replace(plan, warnings=(*plan.warnings, warning))
+
+    def _show_plan(self, plan: Plan, *, plan_only: bool) -> None:
+        data = {"schema": SCHEMA, "event": "plan", "plan": msgspec.to_builtins(plan)}
+        if plan_only:
+            self.console.result(plan_lines(plan, width=self.console.result_width), data)
+        else:
+            self.console.note(*plan_lines(plan, width=self.console.note_width))
+            self.console.event(data)
+
+    def _save_plan(self, path: Path, job: TrainingJob, plan: Plan) -> None:
+        from resource_manager.saved_plan import save_plan
+
+        finder = self._finder(self._settings_for({}, {}), request_from({}))
+        save_plan(path, job, plan, finder.objects)
+        command = f"quark --from-plan {shlex.quote(str(path))}"
+        self.console.note(with_commands(f"saved: {path}; carry it out with: {command}"))
+
+    def _confirmed(
+        self, question: str, job: TrainingJob | None = None, plan: Plan | None = None
+    ) -> bool:
+        # Off a terminal the command itself is the confirmation.
+        if self.console.about.yes or not self.console.can_ask:
+            return True
+
+        def why(answer: str) -> list[Line] | None:
+            from resource_manager.provenance import why_question
+
+            if job is None or plan is None:
+                return None
+            return why_question(answer, job, plan, self.console.note_width)
+
+        if self.console.confirm(question, explain=why):
+            return True
+        self.console.note("Nothing was started.")
+        return False
+
+    def _launched(self, job: TrainingJob, plan: Plan | None, flag: str) -> int:
+        target = self._launch_target(job)
+        try:
+            return start_run(job, plan, target, self.console, flag=flag, left=self.note_left)
+        finally:
+            target.close()
+            self._targets.clear()
+
+    def _launch_target(self, job: TrainingJob) -> LaunchTarget:
+        """Return the target of this command; it is kept, since it may hold a connection."""
+        if self._target is not None:
+            return self._target
+        where = where_of(job)
+        if where not in self._targets:
+            self._targets[where] = target_of(where).for_command(self.console.note)
+        return self._targets[where]
+
+    def _accelerators_of(self, job: TrainingJob) -> Callable[[], Accelerators]:
+        return lambda: self._machine(job).accelerators
+
+    def _machine(self, job: TrainingJob) -> Machine:
+        """Return what the job's machine is; another one is looked at once a command.
+
+        Raises:
+            QuarkError: the job cannot run there.
+        """
+        if job.remote is None:
+            return Machine(accelerators=self._accelerators())
+        target = self._launch_target(job)
+        where = where_of(job)
+        if where not in self._machines:  # within one command nothing changes there
+            target.plan(job)  # what is refused without asking anybody comes first
+            with self.console.working(f"looking at {where}"):
+                self._machines[where] = target.look(job)
+        return self._machines[where]
