@@ -19,7 +19,7 @@ SAME_NAME = (
     "strict", "text_key", "template", "tokenizer", "vocab_size", "seq_len", "pad_id", "eos_id", "overlong",
     "layers", "lora_rank", "lora_alpha", "max_steps", "max_tokens", "max_samples", "max_seconds", "early_stop", "grad_accum", "lr",
     "schedule", "warmup_steps", "optimizer", "weight_decay", "grad_clip", "precision", "compile",
-    "parallel", "device", "nodes", "min_nodes", "rendezvous", "max_restarts", "rejoin_seconds", "sample_log", "keep",
+    "parallel", "tensor_parallel", "device", "nodes", "min_nodes", "rendezvous", "max_restarts", "rejoin_seconds", "sample_log", "keep",
 )  # fmt: skip
 """Settings that a job holds under the same name."""
 STOP_RULES = ("max_steps", "max_tokens", "max_samples", "max_seconds")

@@ -101,7 +101,7 @@ def with_shuffle(job: TrainingJob, data: "FoundData") -> tuple[PlannedData, ...]
         seed=job.seed,
         partition=job.partition,
         partition_options=job.partition_options,
-        world_size=job.processes * job.nodes,
+        world_size=max(1, job.processes * job.nodes // job.tensor_parallel),
         batch_size=job.batch_size,
         shuffle_bytes=job.shuffle_bytes,
     )

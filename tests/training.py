@@ -179,6 +179,8 @@ def _serve() -> None:
         "torch._dynamo",
         "torch.nn.parallel",
         "torch.distributed",
+        "torch.distributed.fsdp",
+        "torch.distributed.tensor.parallel",
         "brain.ml.sharded_tensors",
     ):
         importlib.import_module(name)

@@ -223,6 +223,13 @@ SETTING_KEYS: tuple[SettingKey, ...] = (
     _key(
         "parallel", "choice", "How ranks share the model.", default="ddp", choices=("ddp", "fsdp")
     ),
+    _key(
+        "tensor_parallel",
+        "int",
+        "Ranks that share each weight and get the same data.",
+        default=1,
+        minimum=1,
+    ),
     _slot(
         "device",
         "choice",

@@ -96,9 +96,11 @@ def write_snapshot(
     hidden = place.hidden(step)
 
     def after_files(token: str, paths: list[Path]) -> dict[str, FileRecord]:
-        own = hidden / checkpoint_files.rank_file(group.rank)
-        checkpoint_files.write_file(own, snapshot.random)
-        written = [*paths, own]
+        written = list(paths)
+        if group.speaks_for_data:  # ranks with the same data have the same random numbers
+            own = hidden / checkpoint_files.rank_file(group.data_rank)
+            checkpoint_files.write_file(own, snapshot.random)
+            written.append(own)
         records = {path.name: checkpoint_files.record_of(path) for path in written}
         place.add(step, token, written)
         handed_over[0] = True
@@ -204,7 +206,7 @@ def load_checkpoint(path: Path, state: TrainerState, parts: Parts, group: Proces
     _load_optimizer(path, parts)
     if state.scaler:
         parts.scaler.load_state_dict(state.scaler)
-    random_file = path / checkpoint_files.rank_file(group.rank)
+    random_file = path / checkpoint_files.rank_file(group.data_rank)
     if random_file.exists():  # a rank that an earlier, smaller world did not have keeps its seed
         content = msgspec.json.decode(random_file.read_bytes(), type=RandomState)
         restore_random_state(content, parts.device)

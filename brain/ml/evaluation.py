@@ -94,7 +94,7 @@ class Evaluator:
         *,
         together: bool = False,
     ) -> None:
-        """`together`: the model's weights are cut over the ranks, so all pass forward alike."""
+        """`together`: the model's weights are shared by the ranks, so all pass forward alike."""
         self._together, self._task = together, task
         self._loaders = [source.loader(batch_size) for source in sources]
         self._precision = precision
@@ -137,14 +137,15 @@ class Evaluator:
             seen.add(batch)
             ACTIVITY.moved()
         model.train()
-        samples_all, tokens_all, stopped_all = group.total([seen.samples, seen.tokens, stopped])
+        counts = group.once([seen.samples, seen.tokens])
+        samples_all, tokens_all, stopped_all = group.total([*counts, stopped])
         if stopped_all:
             return None
         if not tokens_all:
             what = f"the validation data holds no {self._task.counts}"
             raise DataError(what, hint="Train with no validation.")
         own = [0.0] * self._task.num_sums if total is None else total.tolist()
-        sums = group.total(own)
+        sums = group.total(group.once(own))
         return Evaluation(
             loss=sums[0] / tokens_all,
             samples=int(samples_all),

@@ -9,6 +9,7 @@ from brain.ml.evaluation import Evaluation, EvaluationLimit, Evaluator
 from brain.ml.job_check import check_job
 from brain.ml.model_making import make_model
 from brain.ml.session import Session
+from brain.ml.shared_weights import share_weights
 from brain.ml.training_job import TrainingJob
 from brain.ml.training_run import load_initial_weights, meet
 from tools_utilities.errors import RunStoppedError, UsageError
@@ -49,6 +50,7 @@ def prepare(session: Session) -> tuple[Evaluator, torch.nn.Module]:
     made = make_model(job)
     sources = [made.task.source(data, training=False) for data in job.val]
     model = made.model.to(device)
+    share_weights(model, group, job.model)
     load_initial_weights(job, model)
     session.tell(
         "start", schema=1, run=job.name, world_size=group.world_size, device=str(device),
@@ -56,12 +58,13 @@ def prepare(session: Session) -> tuple[Evaluator, torch.nn.Module]:
         total_steps=None, samples=None, samples_estimated=True, precision=precision,
         text=[source.about for source in sources], counts=made.task.counts, finished=None,
     )  # fmt: skip
-    return Evaluator(sources, made.task, per_rank, precision, device), model
+    together = group.mesh is not None
+    return Evaluator(sources, made.task, per_rank, precision, device, together=together), model
 
 
 def limit_of(job: TrainingJob) -> EvaluationLimit:
     """Return where an evaluation ends early: after the batch that reaches a stop rule."""
-    world_size = job.processes * job.nodes
+    world_size = job.processes * job.nodes // job.tensor_parallel
     return EvaluationLimit(
         batches=job.max_steps,
         samples=job.max_samples and -(-job.max_samples // world_size),

@@ -51,12 +51,22 @@ def build_optimizer(
     named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
     matrices = [(name, weight) for name, weight in named if weight.dim() >= MATRIX_DIMENSIONS]
     others = [(name, weight) for name, weight in named if weight.dim() < MATRIX_DIMENSIONS]
+    decayed, plain = _by_mesh(matrices), _by_mesh(others)
     groups = [
-        {"params": [weight for _, weight in matrices], "weight_decay": job.weight_decay},
-        {"params": [weight for _, weight in others], "weight_decay": 0.0},
+        {"params": [weight for _, weight in members], "weight_decay": decay}
+        for alike, decay in ((decayed, job.weight_decay), (plain, 0.0))
+        for members in alike
     ]
     optimizer = OPTIMIZERS[job.optimizer](groups, job, fused=device_type in {"cpu", "cuda"})
-    return optimizer, [name for name, _ in (*matrices, *others)]
+    return optimizer, [name for members in (*decayed, *plain) for name, _ in members]
+
+
+def _by_mesh(named: list[tuple[str, nn.Parameter]]) -> list[list[tuple[str, nn.Parameter]]]:
+    """Return weights in groups that one call may update: those shared by the same ranks, or by none."""
+    found: dict[Any, list[tuple[str, nn.Parameter]]] = {}
+    for name, weight in named:
+        found.setdefault(getattr(weight, "device_mesh", None), []).append((name, weight))
+    return list(found.values())
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

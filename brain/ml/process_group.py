@@ -62,6 +62,10 @@ class ProcessGroup:
         self.world = world
         self.saving: Any = None
         """A group of the same ranks for exchanges beside the training; None when alone."""
+        self.tensor_size = 1
+        """Ranks that share each weight and get the same data: neighbours, a tensor-parallel group."""
+        self.mesh: Any = None
+        """Ranks as (data, tensor), where there are such groups."""
         self._joined = False
 
     @property
@@ -75,12 +79,30 @@ class ProcessGroup:
         return self.world.world_size
 
     @property
+    def data_size(self) -> int:
+        """How many ranks (tensor-parallel groups) have data of their own."""
+        return self.world.world_size // self.tensor_size
+
+    @property
+    def data_rank(self) -> int:
+        """Which of these this process belongs to."""
+        return self.world.rank // self.tensor_size
+
+    @property
+    def speaks_for_data(self) -> bool:
+        """Whether this rank stands for its tensor-parallel group where all of it know the same."""
+        return self.world.rank % self.tensor_size == 0
+
+    @property
     def is_main(self) -> bool:
         """Whether this is the rank that writes what is written once."""
         return self.world.rank == 0
 
-    def join(self, device_type: str) -> None:
-        """Meet the other ranks; control values always travel over gloo, gradients over nccl on cuda."""
+    def join(self, device_type: str, tensor_parallel: int = 1) -> None:
+        """Meet the other ranks; control values always travel over gloo, gradients over nccl on cuda.
+
+        `tensor_parallel`: the size of the groups that share each weight; divides the ranks.
+        """
         if self.world_size == 1:
             return
         import torch.distributed as dist
@@ -88,6 +110,17 @@ class ProcessGroup:
         dist.init_process_group("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo")
         self.saving = dist.new_group(backend="gloo")
         self._joined = True
+        if tensor_parallel > 1:
+            from torch.distributed.device_mesh import init_device_mesh
+
+            self.tensor_size = tensor_parallel
+            self.mesh = init_device_mesh(
+                device_type, (self.data_size, tensor_parallel), mesh_dim_names=("data", "tensor")
+            )
+
+    def once(self, values: Sequence[float]) -> list[float]:
+        """Return values that a tensor-parallel group has in common so that `total` counts them once."""
+        return [float(value) if self.speaks_for_data else 0.0 for value in values]
 
     def total(self, values: Sequence[float]) -> list[float]:
         """Return the sums over all ranks, equal to the last bit on each of them."""
@@ -117,8 +150,11 @@ class ProcessGroup:
         self.total([0.0])
 
     def wrap(self, model: Any, device_type: str) -> Any:
-        """Return the model with its gradients averaged over the ranks (DDP), or itself when alone."""
-        if not self._joined:
+        """Return the model with its gradients averaged over the ranks (DDP), or itself when alone.
+
+        Itself too where tensor-parallel groups share its weights, which DDP does not know.
+        """
+        if not self._joined or self.mesh is not None:
             return model
         from torch.nn.parallel import DistributedDataParallel
 
@@ -136,7 +172,9 @@ class ProcessGroup:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        mesh = init_device_mesh(device_type, (self.world_size,))
+        # Every group of ranks that share weights cuts its own: over those that have other data.
+        mesh = self.mesh and self.mesh["data"]
+        mesh = mesh or init_device_mesh(device_type, (self.world_size,))
         for block in getattr(model, "blocks", ()):
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)

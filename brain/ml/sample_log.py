@@ -32,13 +32,17 @@ class SampleLog:
         folder = run_dir / FOLDER
         folder.mkdir(exist_ok=True)
         self._start = max(group.gather_numbers(_last_start(folder))) + 1
-        self._path = folder / f"rank-{group.rank:05d}.jsonl"
-        if _is_torn(self._path):
+        # Ranks that get the same data write one log.
+        self._speaks = group.speaks_for_data
+        self._path = folder / f"rank-{group.data_rank:05d}.jsonl"
+        if self._speaks and _is_torn(self._path):
             with self._path.open("ab") as file:
                 file.write(b"\n")
 
     def write(self, step: int, batches: Sequence[Batch | RecordBatch]) -> None:
         """Note what a step was made of."""
+        if not self._speaks:
+            return
         samples = [text for batch in batches for text in hashes(batch)]
         line = {"start": self._start, "step": step, "samples": samples}
         descriptor = open_to_append(self._path)

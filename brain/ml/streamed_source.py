@@ -60,6 +60,7 @@ class StreamedSource:
             on_missing=job.on_missing,
             allow_changed=job.allow_changed,
             shuffle_bytes=job.shuffle_bytes,
+            tensor_parallel=job.tensor_parallel,
             options=self.options,
             view=self.view,
         )

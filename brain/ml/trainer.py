@@ -7,7 +7,6 @@ epoch's end, a stop, the time) travels in two small sums a step, so that all ran
 import logging
 import math
 import time
-from contextlib import nullcontext
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -18,6 +17,7 @@ from brain.ml.checkpoint_place import CheckpointPlace
 from brain.ml.checkpoint_saver import CheckpointSaver
 from brain.ml.device_peak import peak_of
 from brain.ml.evaluation import Evaluator
+from brain.ml.gradients import Gradients
 from brain.ml.model_shape import ModelShape
 from brain.ml.optimizer import set_learning_rate
 from brain.ml.sample_log import SampleLog
@@ -83,9 +83,8 @@ class Trainer:
         self.shape, self.precision = start.shape, start.precision
         self.progress, self.length = start.progress, start.length
         self.cut, self.task = start.cut, start.task
-        self.model: Any = (
-            parts.model if self.cut else self.group.wrap(parts.model, parts.device.type)
-        )
+        self._gradients = Gradients(parts.model, self.group, parts.device.type, cut=self.cut)
+        self.model: Any = self._gradients.model
         if self.job.compile:
             self.model = torch.compile(self.model)
         saved = parts.model.state_dict().keys()
@@ -177,13 +176,10 @@ class Trainer:
 
     def _agree(self, batches: list[Any]) -> Agreed:
         stop = self.session.stop
+        tokens = sum(batch.num_targets for batch in batches)
+        counts = self.group.once([tokens, sum(batch.num_samples for batch in batches)])
         tokens, samples, failed, *asked = self.group.total(
-            [
-                sum(batch.num_targets for batch in batches),
-                sum(batch.num_samples for batch in batches),
-                self._failed is not None,
-                *stop.flags(),
-            ]
+            [*counts, self._failed is not None, *stop.flags()]
         )
         return Agreed(int(tokens), int(samples), stop.settle(asked), failed > 0)
 
@@ -192,44 +188,32 @@ class Trainer:
         parts, job = self.parts, self.job
         set_learning_rate(parts.optimizer, rate)
         # The mean over the global batch: gradients are averaged over ranks, targets are not alike.
-        scale = self.group.world_size / max(1, agreed.tokens)
+        scale = self.group.data_size / max(1, agreed.tokens)
         total = torch.zeros((), dtype=torch.float64, device=parts.device)
         for number, batch in enumerate(batches, start=1):
-            with self._gradients_meet(last=number == len(batches)):
+            with self._gradients.of_pass(self.model, last=number == len(batches)):
                 loss = self.task.loss_sum(self.model, batch, self.precision, parts.device)
                 parts.scaler.scale(loss * scale).backward()
             total += loss.detach().double()
         parts.scaler.unscale_(parts.optimizer)
         limit = job.grad_clip or float("inf")
-        norm: Any = torch.nn.utils.clip_grad_norm_(parts.model.parameters(), limit)
-        if self.cut:
-            norm = norm.full_tensor()
+        norm = self._gradients.meet(limit)
         # Known to all ranks alike, since they have the same gradients: the weights stay sound.
-        if self._is_sound(0.0, float(norm)):
+        if self._is_sound(0.0, norm):
             parts.scaler.step(parts.optimizer)
         parts.scaler.update()
         parts.optimizer.zero_grad(set_to_none=True)
         clock = time.monotonic() - self._started if self.group.is_main else 0.0
         stats = self.stream.get_stats()
         loss_all, self.progress.seconds, *sums = self.group.total(
-            [float(total), clock, *(stats.get(name, 0.0) for name in SUMMED)]
+            [*self.group.once([float(total)]), clock, *(stats.get(name, 0.0) for name in SUMMED)]
         )
         self._stats = {**stats, **dict(zip(SUMMED, sums, strict=True))}
-        return loss_all / max(1, agreed.tokens), float(norm)
+        return loss_all / max(1, agreed.tokens), norm
 
     def _is_sound(self, loss: float, norm: float) -> bool:
         """Tell whether a step may count; fp16 makes endless gradients by itself, and skips them."""
         return math.isfinite(loss) and (self.parts.scaler.is_enabled() or math.isfinite(norm))
-
-    def _gradients_meet(self, *, last: bool) -> Any:
-        """Return the context in which a backward pass leaves gradients local, but for the last one."""
-        if self.cut:
-            cut: Any = self.parts.model
-            cut.set_requires_gradient_sync(last)
-            return nullcontext()
-        if last or self.group.world_size == 1:
-            return nullcontext()
-        return self.model.no_sync()
 
     def _advance(self, agreed: Agreed, loss: float) -> None:
         progress = self.progress

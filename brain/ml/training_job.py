@@ -145,6 +145,8 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     precision: str | None = None
     compile: bool = False
     parallel: str = "ddp"
+    tensor_parallel: int = 1
+    """Ranks side by side that share each weight and get the same data; divides all ranks."""
     device: str | None = None
     processes: int = 1
     """Ranks on this node."""

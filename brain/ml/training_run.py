@@ -35,6 +35,7 @@ from brain.ml.random_state import seed_everything
 from brain.ml.run_files import RunProcess, write_process
 from brain.ml.schedule import Progress, RunLength, stop_rule, total_steps
 from brain.ml.session import Session
+from brain.ml.shared_weights import share_weights
 from brain.ml.streamed_source import StreamedSource
 from brain.ml.trainer import Trainer, TrainerStart
 from brain.ml.training_job import TrainingJob
@@ -65,7 +66,7 @@ def prepare(session: Session) -> Trainer:
     precision = choose_precision(job, device)
     meet(session, device)
     make_exact(precision, device)
-    seed_everything(job.seed, group.rank)
+    seed_everything(job.seed, group.data_rank)
     place = place_of(job)
     found, rejected = find_checkpoint(job, place, group)
 
@@ -89,11 +90,12 @@ def prepare(session: Session) -> Trainer:
         stream.load_state_dict(state.stream)
         load_checkpoint(found, state, parts, group)
     stream.set_weights(job.weights or [max(1, size) for size in length.source_samples])
-    together = is_cut(job, group)
+    cut = is_cut(job, group)
+    together = cut or group.mesh is not None
     evaluator = (
         Evaluator(val, task, per_rank, precision, device, together=together) if val else None
     )
-    start = TrainerStart(shape, precision, progress, length, task, together)
+    start = TrainerStart(shape, precision, progress, length, task, cut)
     _tell_start(session, start, parts, train)
     for one in rejected:
         used = f"using {found.name}" if found else "starting anew"
@@ -103,7 +105,7 @@ def prepare(session: Session) -> Trainer:
 
 def is_cut(job: TrainingJob, group: ProcessGroup) -> bool:
     """Tell whether the model's weights are cut over the ranks, so that each pass is an exchange."""
-    return job.parallel == "fsdp" and group.world_size > 1
+    return job.parallel == "fsdp" and group.data_size > 1
 
 
 def check_fits(state: TrainerState, job: TrainingJob, shape: ModelShape) -> None:
@@ -131,7 +133,7 @@ def _fields(shape: ModelShape) -> dict[str, int]:
 def meet(session: Session, device: torch.device) -> None:
     """Join the ranks; from here on each knows whether the others live."""
     group = session.group
-    group.join(device.type)
+    group.join(device.type, session.job.tensor_parallel)
     own = identify(os.getpid())
     # Process numbers of several machines side by side: each says of which one it is.
     numbers = [group.gather_numbers(each) for each in (own.pid, own.start, own.machine)]
@@ -212,6 +214,7 @@ def _choose(
 def _build_parts(session: Session, made: MadeModel, precision: str, device: torch.device) -> Parts:
     job = session.job
     model = made.model.to(device)
+    share_weights(model, session.group, job.model)
     if is_cut(job, session.group):
         session.group.shard(model, device.type)  # before the optimizer: it takes the cut weights
     optimizer, names = build_optimizer(model, job, device.type)

@@ -37,6 +37,8 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     allow_changed: bool = False
     shuffle_bytes: int | None = None
     """Budget over the open splits that samples are mixed over; None: `shuffle_order.py`'s own."""
+    tensor_parallel: int = 1
+    """So many ranks side by side get the same samples."""
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -52,6 +54,8 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise _bad("prefetch", self.prefetch, "`auto` or a number of shards")
         if self.bad_budget is not None and self.bad_budget < 0:
             raise _bad("bad_budget", self.bad_budget, "at least 0")
+        if self.tensor_parallel < 1:
+            raise _bad("tensor_parallel", self.tensor_parallel, "at least 1")
         if self.shuffle_bytes is not None and self.shuffle_bytes < 1:
             raise _bad("shuffle_bytes", self.shuffle_bytes, "at least 1")
 

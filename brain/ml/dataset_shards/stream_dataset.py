@@ -48,9 +48,8 @@ from tools_utilities.shard_format import ReadOptions
 class StreamDataset(IterableDataset[Any]):
     """Samples of every shard below a prefix, each exactly once an epoch.
 
-    The n-th `iter()` is epoch n, unless `set_epoch` or `load_state_dict` said otherwise; leaving an
-    epoch early and iterating again starts the next one. In a DataLoader with workers give both the
-    same `batch_size`, else the order depends on the number of workers.
+    The n-th `iter()` is epoch n, unless `set_epoch` or `load_state_dict` said otherwise; leaving an epoch early
+    and iterating again starts the next one. With DataLoader workers give both the same `batch_size`.
     """
 
     def __init__(  # noqa: PLR0913 - the documented signature: every setting of a stream by name
@@ -74,6 +73,7 @@ class StreamDataset(IterableDataset[Any]):
         on_missing: str = "fail",
         allow_changed: bool = False,
         shuffle_bytes: int | None = None,
+        tensor_parallel: int = 1,
         options: ReadOptions | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -100,9 +100,10 @@ class StreamDataset(IterableDataset[Any]):
             on_missing: `fail` or `skip` where an object is gone since it was listed.
             allow_changed: Load states that were saved on other data.
             shuffle_bytes: Of open splits to mix over; None: 144 MiB, 1 GiB of what cannot be cut.
+            tensor_parallel: So many ranks side by side are one for the data, and get the same.
             options: How records are read.
-            rank: This process's rank; None: torch.distributed's, or the launcher's.
-            world_size: How many ranks there are.
+            rank: This process's (its group's) number; None: torch.distributed's, or the launcher's.
+            world_size: How many ranks (groups) there are.
             view: Another way to see each split's samples.
 
         Raises:
@@ -124,6 +125,7 @@ class StreamDataset(IterableDataset[Any]):
             on_missing=on_missing,
             allow_changed=allow_changed,
             shuffle_bytes=shuffle_bytes,
+            tensor_parallel=tensor_parallel,
         )
         self._request = IndexRequest(
             prefix=prefix,
@@ -171,10 +173,10 @@ class StreamDataset(IterableDataset[Any]):
         )
 
     def _set_up(self, rank: int | None, world_size: int | None) -> None:
-        self._place = None if rank is None and world_size is None else find_place(rank, world_size)
+        given = rank is not None or world_size is not None
+        self._place = find_place(rank, world_size, self.config.tensor_parallel) if given else None
         self._agreed = False
-        self.bookmark = Bookmark()
-        """Where the stream stands; for loaders that deliver for it."""
+        self.bookmark = Bookmark()  # where the stream stands; for loaders that deliver for it
         self._totals = StreamTotals()
         self._partitions = StreamPartitions(self.config)
 
@@ -194,9 +196,7 @@ class StreamDataset(IterableDataset[Any]):
             raise
 
     def begin(self, batch_size: int | None, *, shared_rows: bool = False) -> Iteration:
-        """Start the next epoch (or go on from a loaded state) in this process.
-
-        With `shared_rows`, batches may be RowBlocks.
+        """Start the next epoch (or go on from a loaded state); with `shared_rows` by RowBlocks too.
 
         Raises:
             DataNotFoundError: there is no data at the prefix.
@@ -274,7 +274,7 @@ class StreamDataset(IterableDataset[Any]):
     @property
     def place(self) -> Place:
         """This process's rank and the world size."""
-        return self._place or find_place(None, None)
+        return self._place or find_place(None, None, self.config.tensor_parallel)
 
     def _share(self, batch_size: int, *, worker: int = 0, num_workers: int = 1) -> Share:
         return share_of(self.place, self.config, batch_size, worker=(worker, num_workers))

@@ -4,6 +4,7 @@ Letters: B batch, T time, C width, H heads, D features of a head, V vocabulary.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,17 +40,17 @@ class Attention(nn.Module):
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
-        self.heads = shape.heads
-        self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
+        # Rows head by head, each its query, key and value: ranks that each have some heads have whole rows.
+        self.qkv_by_head = nn.Linear(shape.width, 3 * shape.width, bias=False)
         self.out = nn.Linear(shape.width, shape.width, bias=False)
 
     def forward(
         self, x_BTC: Tensor, cos_TD: Tensor, sin_TD: Tensor, seen_B1TT: Tensor | None = None
     ) -> Tensor:
         """Return what each position takes from those before it (`seen_B1TT`: of these, from which)."""
-        batch, time, width = x_BTC.shape
-        qkv_BT3HD = self.qkv(x_BTC).view(batch, time, 3, self.heads, HEAD_SIZE)
-        q_BHTD, k_BHTD, v_BHTD = (part.transpose(1, 2) for part in qkv_BT3HD.unbind(2))
+        batch, time, _ = x_BTC.shape
+        qkv_BTH3D = self.qkv_by_head(x_BTC).view(batch, time, -1, 3, HEAD_SIZE)
+        q_BHTD, k_BHTD, v_BHTD = (part.transpose(1, 2) for part in qkv_BTH3D.unbind(3))
         mixed_BHTD = functional.scaled_dot_product_attention(
             rotate(q_BHTD, cos_TD, sin_TD).to(v_BHTD.dtype),
             rotate(k_BHTD, cos_TD, sin_TD).to(v_BHTD.dtype),
@@ -57,7 +58,7 @@ class Attention(nn.Module):
             attn_mask=seen_B1TT,
             is_causal=seen_B1TT is None,
         )
-        out: Tensor = self.out(mixed_BHTD.transpose(1, 2).reshape(batch, time, width))
+        out: Tensor = self.out(mixed_BHTD.transpose(1, 2).flatten(2))
         return out
 
 
@@ -109,6 +110,25 @@ class Quark(nn.Module):
             x_BTC = block(x_BTC, cos_TD, sin_TD, seen_B1TT)
         logits_BTV: Tensor = self.head(self.norm(x_BTC))
         return logits_BTV
+
+    def tensor_plan(self) -> dict[str, Any]:
+        """Return how ranks share each weight, for torch's `parallelize_module`.
+
+        Each has some of the heads and of the MLP's features, and some of the width of embedding and head: a
+        vocabulary seldom divides evenly. What lies between the blocks all of them have. Two sums a block
+        and pass, as in Megatron-LM (Shoeybi et al., 2019), one of the logits and one gathering at the start.
+        """
+        from torch.distributed.tensor import Replicate
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+        return {
+            "embedding": ColwiseParallel(output_layouts=Replicate()),
+            "blocks.*.attention.qkv_by_head": ColwiseParallel(),
+            "blocks.*.attention.out": RowwiseParallel(),
+            "blocks.*.up": ColwiseParallel(),
+            "blocks.*.down": RowwiseParallel(),
+            "head": RowwiseParallel(input_layouts=Replicate()),
+        }
 
     @torch.no_grad()
     def initialize(self, seed: int) -> None:
