@@ -178,10 +178,10 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Measure the loss of `init_from` on `val` and train nothing; `train` is empty."""
     detach: bool = False
     """The run goes on when whoever launched it ends."""
-
-    @property
     remote: Remote | None = None
     """Where it was launched; None: on the machine that reads this."""
+
+    @property
     def shuffle_bytes(self) -> int | None:
         """`shuffle_mb` in bytes."""
         return None if self.shuffle_mb is None else max(1, round(self.shuffle_mb * 1e6))
