@@ -1,4 +1,4 @@
-"""The part of the ResourceManager that looks at data and starts nothing: discover, inspect, estimate."""
+"""The part of the ResourceManager that looks at data and starts nothing: discover, inspect, estimate, simulate."""
 
 import random
 import re
@@ -120,4 +120,35 @@ class DataActions(RunActions):
         found = estimate(job, plan, list_runs(out_dir_of(settings)))
         lines = estimate_lines(found, plan, self.console.result_width)
         self.console.result(lines, as_json(found))
+        return 0
+
+    def simulate(self, reading: Spoken) -> int:
+        """Play the data of a run through for its machines, links and caches; starts nothing.
+
+        Raises:
+            InputNeededError: there is neither data nor its description, or nothing tells a step's time.
+        """
+        from resource_manager import simulating
+        from resource_manager.estimating import measured_runs
+        from resource_manager.plan import epoch_steps
+        from resource_manager.planned_text import planned_text
+        from resource_manager.runs import list_runs, out_dir_of
+
+        settings = self._settings_of(reading)
+        request = request_from(reading.slots, canonical=reading.canonical)
+        made = simulating.described_data(settings)
+        if made is not None:
+            job = simulating.described_job(settings)
+        else:
+            finder = self._finder(settings, request)
+            data = self._find_data(request, settings, finder)
+            job = make_job(request, settings, data, random.Random())  # noqa: S311 - as in _train
+            train = [item for item in data.planned if item.role == "train"]
+            steps = epoch_steps(job, train, planned_text(job, data.samples))
+            objects = [finder.objects(source) for source in job.train]
+            made = simulating.found_data(data, objects, steps and steps * job.batch_size)
+        step = simulating.step_of(settings, measured_runs(list_runs(out_dir_of(settings)), job))
+        found = simulating.simulate(made, job, settings, step)
+        lines = simulating.simulation_lines(found, settings, self.console.result_width)
+        self.console.result(lines, simulating.as_json(found))
         return 0

@@ -4,6 +4,7 @@
 """
 
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -150,7 +151,7 @@ def steps_of(
     its end token; where that is not known, its bytes. One of records is as long as they are many.
     """
     tokens_a_step = job.batch_size * job.seq_len
-    epoch = _epoch_steps(job, [item for item in data if item.role == "train"], text)
+    epoch = epoch_steps(job, [item for item in data if item.role == "train"], text)
     bounds = {
         "max_steps": job.max_steps,
         "max_samples": job.max_samples and job.max_samples / job.batch_size,
@@ -166,7 +167,7 @@ def steps_of(
     return max(1, int(set_bounds[nearest] or 1)), known
 
 
-def _epoch_steps(job: TrainingJob, train: list[PlannedData], text: PlannedText) -> float | None:
+def epoch_steps(job: TrainingJob, train: Sequence[PlannedData], text: PlannedText) -> float | None:
     """Return about the steps of an epoch; None where nothing tells."""
     counts = [item.num_samples for item in train]
     if text.samples == "records":

@@ -15,6 +15,7 @@ from tools_utilities.remote_keys import REMOTE_KEYS
 from tools_utilities.setting_key import SettingKey
 from tools_utilities.setting_key import plain_key as _key
 from tools_utilities.setting_key import slot_key as _slot
+from tools_utilities.simulation_keys import SIMULATION_KEYS
 
 TRUE_WORDS = frozenset({"true", "on", "yes", "1"})
 FALSE_WORDS = frozenset({"false", "off", "no", "0"})
@@ -252,6 +253,7 @@ SETTING_KEYS: tuple[SettingKey, ...] = (
     _slot("resume", "choice", "Continue an earlier run of this name.", choices=("never", "auto")),
     *REMOTE_KEYS,
     _slot("detach", "bool", "Leave the run going in the background."),
+    *SIMULATION_KEYS,
 )
 
 KEYS_BY_NAME: dict[str, SettingKey] = {
