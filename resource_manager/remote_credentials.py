@@ -16,6 +16,7 @@ import msgspec
 
 from brain.ml.training_job import TrainingJob
 from tools_utilities.errors import AccessError, UsageError
+from tools_utilities.json_text import decode_json
 from tools_utilities.object_store import StoreSpec, open_store
 from tools_utilities.process_environment import environment_now
 
@@ -181,7 +182,7 @@ def _google(here: Mapping[str, str]) -> dict[str, str]:
     path = Path(here.get(GOOGLE_FILE) or "/nonexistent")
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     try:
-        kind = msgspec.json.decode(text or "{}").get("type")
+        kind = decode_json(text or "{}").get("type")
     except (msgspec.DecodeError, AttributeError):
         kind = None
     if kind != "service_account":

@@ -23,6 +23,7 @@ from brain.ml.training_job import Remote
 from resource_manager import remote_helper
 from resource_manager.remote_settings import ssh_address
 from tools_utilities.errors import MachineError, UsageError
+from tools_utilities.json_text import decode_json
 
 SSH = "ssh"
 GREETING_LINES = 200
@@ -269,7 +270,7 @@ def _exchange(process: "subprocess.Popen[bytes]", data: bytes) -> tuple[dict[str
     line = output.readline()
     if not line:
         raise EOFError
-    answer = msgspec.json.decode(line)
+    answer = decode_json(line)
     count = answer.pop("payload")
     body = output.read(count)
     if len(body) < count:

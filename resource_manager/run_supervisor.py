@@ -23,6 +23,7 @@ from brain.ml.training_job import load_job
 from resource_manager.launch_target import LaunchPlan, RunHandle
 from resource_manager.launch_targets.local import LAUNCH_TARGET
 from resource_manager.remote_helper import ENVIRONMENT_FILE, EXIT_FILE, SUPERVISOR_FILE
+from tools_utilities.json_text import decode_json
 from tools_utilities.process_environment import environment_now, take_environment
 from tools_utilities.process_identity import identify
 
@@ -71,7 +72,7 @@ def _logged_in(plan: LaunchPlan, folder: Path) -> LaunchPlan:
 def _take_sent_environment(folder: Path) -> None:
     """Take the variables that came over the connection; their file is gone afterwards."""
     path = folder / ENVIRONMENT_FILE
-    sent = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+    sent = decode_json(path.read_bytes(), type=dict[str, str])
     path.unlink()
     take_environment({**environment_now(), **sent})
 

@@ -17,6 +17,7 @@ from brain.ml.training_job import DataSource, TrainingJob
 from resource_manager.next_commands import taken_hint
 from resource_manager.plan import Plan, data_source_name
 from tools_utilities.errors import ChangedError, DataNotFoundError, UsageError
+from tools_utilities.json_text import decode_json
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.prepared_types import prepared
 from tools_utilities.private_files import write_private
@@ -82,7 +83,7 @@ def load_plan(path: Path) -> SavedPlan:
             hint='Save one: quark "train …" --plan --out plan.json',
         ) from error
     try:
-        saved = msgspec.json.decode(content, type=SavedPlan)
+        saved = decode_json(content, type=SavedPlan)
     except msgspec.DecodeError as error:
         raise ChangedError(f"{path}: not a plan as it was saved: {error}", hint=AGAIN) from error
     if saved.digest != _digest(saved):

@@ -12,6 +12,7 @@ from resource_manager.job_making import init_folder
 from resource_manager.repeating import job_of
 from resource_manager.runs import list_runs, out_dir_of
 from tools_utilities.errors import DataNotFoundError
+from tools_utilities.json_text import decode_json
 from tools_utilities.prepared_types import prepared
 from tools_utilities.settings import Settings
 
@@ -101,7 +102,7 @@ def last_run_of(settings: Settings, model: str | None) -> str:
 def _state_of(checkpoint: Path) -> _State:
     path = checkpoint / STATE_FILE
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_State)
+        return decode_json(path.read_bytes(), type=_State)
     except FileNotFoundError as error:
         raise DataNotFoundError(
             f"{checkpoint}: no checkpoint of Quark ({STATE_FILE} is missing)",

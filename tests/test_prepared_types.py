@@ -66,13 +66,14 @@ def names_in(node: ast.AST) -> set[str]:
 
 
 def decoded_types(tree: ast.Module) -> set[str]:
-    """Return the names of types that `decode(…, type=…)` and `convert(…, …)` are given."""
+    """Return the names of types that `decode(…, type=…)` and `convert(…, …)` are given; `decode_json` too."""
     found: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr == "decode":
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+            if name in {"decode", "decode_json"}:
                 given = [keyword.value for keyword in node.keywords if keyword.arg == "type"]
-            elif node.func.attr == "convert":
+            elif name == "convert":
                 given = node.args[1:2]
             else:
                 continue

@@ -13,6 +13,7 @@ import msgspec
 
 from tools_utilities.claim_record import ClaimRecord
 from tools_utilities.errors import AccessError, ConditionFailedError, QuarkError, StoreError
+from tools_utilities.json_text import decode_json
 from tools_utilities.object_store import ObjectStore, read_object
 from tools_utilities.shard_status import STATUS_WORDS
 
@@ -75,7 +76,7 @@ class ShardDisplay:
     def _read(self, shard_id: int) -> Shown | None:
         try:
             data, info = read_object(self._store, self._key_of(shard_id))
-            content = msgspec.json.decode(data, type=dict[str, Any])
+            content = decode_json(data, type=dict[str, Any])
         except (StoreError, AccessError, msgspec.MsgspecError):
             return None
         return Shown(content, info.etag) if info.etag is not None else None

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tools_utilities.errors import ConditionFailedError, ObjectNotFoundError, QuarkError
+from tools_utilities.json_text import decode_json
 from tools_utilities.object_store import ObjectStore, read_object
 
 NOTES_NAME = ".quark-done.json"
@@ -54,6 +55,6 @@ class DoneNotes:
         except ObjectNotFoundError:
             return {}, None
         try:
-            return msgspec.json.decode(data, type=dict[int, str]), info.etag
+            return decode_json(data, type=dict[int, str]), info.etag
         except msgspec.MsgspecError:
             return {}, info.etag  # what somebody else wrote there is replaced

@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from tools_utilities.errors import DataError
+from tools_utilities.json_text import decode_json
 from tools_utilities.prepared_types import prepared
 
 ClaimState = Literal["free", "leased", "done"]
@@ -53,7 +54,7 @@ def decode_record(key: str, data: bytes) -> ClaimRecord:
         DataError: it is not a claim record; it is left alone.
     """
     try:
-        return msgspec.json.decode(data, type=ClaimRecord)
+        return decode_json(data, type=ClaimRecord)
     except msgspec.MsgspecError as error:
         raise DataError(
             f"{key}: not a claim record: {error}",

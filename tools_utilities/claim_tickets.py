@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from tools_utilities.errors import UsageError
+from tools_utilities.json_text import decode_json
 from tools_utilities.prepared_types import prepared
 
 
@@ -60,7 +61,7 @@ def read_ticket(path: Path) -> Ticket | None:
         UsageError: the file is not a ticket.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Ticket)
+        return decode_json(path.read_bytes(), type=Ticket)
     except FileNotFoundError:
         return None
     except msgspec.MsgspecError as error:

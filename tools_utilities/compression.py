@@ -1,6 +1,7 @@
 """gzip and zstd, whole: every member and frame is decoded, and a cut or dirty end is an error.
 
-Decoding is bounded: pieces in, pieces out, whatever the ratio. What comes out goes to a `Spill`.
+Decoding is bounded: pieces in, pieces out, whatever the ratio. What comes out goes to a `Spill`, and
+what grows beyond all measure (a bomb) ends as an error before it fills the disk.
 """
 
 import zlib
@@ -13,6 +14,9 @@ from tools_utilities.spill import SPILL_BYTES, Spill
 from tools_utilities.zstd_frames import ZstdFrameError, ZstdFrames
 
 _PIECE_BYTES = 1 << 20
+_UNSUSPICIOUS_BYTES = 256 << 20
+_MOST_RATIO = 250
+"""Of what is decoded to what was stored, beyond the first 256 MiB; text and tokens reach 10, tables 50."""
 _ZSTD_FEED_BYTES = 64 << 10
 _LONGEST_WINDOW, _SHORTEST_WINDOW = 20, 15
 _ZSTD_LEVEL = 1
@@ -28,16 +32,45 @@ def decompressed(
     """Yield the decoded bytes of a whole object, given in order as stored.
 
     Raises:
-        RecordError: it is cut short, followed by garbage, or damaged; detail: key.
+        RecordError: it is cut short, followed by garbage, or damaged, or a bomb; detail: key.
         UsageError: nothing of that name is read.
     """
+    stored = _Counted(pieces)
     if compression == "gzip":
-        return _gunzip(pieces, key)
+        return _measured(_gunzip(stored, key), stored, key)
     if compression == "zstd":
-        return _unzstd(pieces, key)
+        return _measured(_unzstd(stored, key), stored, key)
     if compression in READ_COMPRESSIONS.values():
-        return read_compressed(pieces, compression, key=key)
+        return _measured(read_compressed(stored, compression, key=key), stored, key)
     raise UsageError(f"{key}: unknown compression {compression!r}", hint="Known: gzip, zstd.")
+
+
+class _Counted:
+    """Pieces, and how many bytes of them were taken."""
+
+    def __init__(self, pieces: Iterable[bytes | memoryview]) -> None:
+        self._pieces = pieces
+        self.num_bytes = 0
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        for piece in self._pieces:
+            self.num_bytes += len(piece)
+            yield piece
+
+
+def _measured(decoded: Iterator[bytes], stored: _Counted, key: str) -> Iterator[bytes]:
+    num_bytes = 0
+    for piece in decoded:
+        num_bytes += len(piece)
+        if num_bytes > max(_UNSUSPICIOUS_BYTES, _MOST_RATIO * stored.num_bytes):
+            raise RecordError(
+                f"{key}: a decompression bomb: {stored.num_bytes:,} bytes became more than "
+                f"{num_bytes - len(piece):,}",
+                hint="If it is data, store it uncompressed or in smaller objects.",
+                key=key,
+                reason="bomb",
+            )
+        yield piece
 
 
 def decompress_to_spill(

@@ -13,6 +13,7 @@ import msgspec
 
 from tools_utilities.dataset_metadata import encode_metadata
 from tools_utilities.errors import ConditionFailedError, DataError, StoreError, UsageError
+from tools_utilities.json_text import decode_json
 from tools_utilities.manifest import (
     MASTER,
     Chunk,
@@ -89,7 +90,7 @@ def additions(store: ObjectStore, prefix: str) -> Iterator[Addition]:
         if not info.key.endswith(".json"):
             continue
         try:
-            yield msgspec.json.decode(read_object(store, info.key)[0], type=Addition)
+            yield decode_json(read_object(store, info.key)[0], type=Addition)
         except msgspec.MsgspecError as error:
             raise DataError(
                 f"{info.key}: not the record of an addition: {error}",
@@ -180,7 +181,7 @@ def _check(store: ObjectStore, prefix: str, shard: Shard) -> None:
 
 
 def _master(content: bytes, after: Manifest) -> bytes:
-    master: dict[str, Any] = msgspec.json.decode(content)
+    master: dict[str, Any] = decode_json(content)
     known = {shard["shard_id"] for shard in master["shards"]}
     master["shards"] += [
         {

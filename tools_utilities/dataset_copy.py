@@ -28,6 +28,7 @@ from tools_utilities.errors import (
     ObjectNotFoundError,
     UsageError,
 )
+from tools_utilities.json_text import decode_json
 from tools_utilities.manifest import MASTER, SHARD, Chunk, Manifest, index_name, load_manifest
 from tools_utilities.object_store import ObjectStore, open_store, read_object
 from tools_utilities.sample_source import SourceOptions
@@ -249,10 +250,10 @@ def _small_files(source: FinishedDataset, indexes: dict[str, bytes]) -> list[tup
     for side in source.sides:
         if side.index != MASTER:
             continue
-        for entry in msgspec.json.decode(indexes[side.folder + side.index])["shards"]:
+        for entry in decode_json(indexes[side.folder + side.index])["shards"]:
             name = f"{side.folder}{entry['directory'].rstrip('/')}/{SHARD}"
             content, _ = read_object(source.store, source.prefix + name)
-            shown = msgspec.json.decode(content)
+            shown = decode_json(content)
             shown.pop("progress", None)
             files.append((name, encode_metadata({**shown, **_FREE})))
     return files

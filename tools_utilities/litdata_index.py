@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from tools_utilities.errors import ObjectNotFoundError
+from tools_utilities.json_text import decode_json
 from tools_utilities.object_store import ObjectInfo, ObjectStore, read_object
 from tools_utilities.prepared_types import prepared
 from tools_utilities.shard_format import ReadOptions, format_of
@@ -74,7 +75,7 @@ def with_litdata_index(
 def config_for(key: str, options: ReadOptions) -> LitDataConfig | None:
     """Return the configuration of the chunk `key`, or None when no index was found beside it."""
     text = dict(options.litdata_indexes).get(key[: key.rfind("/") + 1], "")
-    return msgspec.json.decode(text, type=LitDataConfig) if text.startswith("{") else None
+    return decode_json(text, type=LitDataConfig) if text.startswith("{") else None
 
 
 def index_problem(key: str, options: ReadOptions) -> str:
@@ -89,7 +90,7 @@ def _read_index(store: ObjectStore, key: str) -> str:
     except ObjectNotFoundError:
         return _PROBLEM
     try:
-        found = msgspec.json.decode(data)
+        found = decode_json(data)
         if not isinstance(found, dict) or "config" not in found:
             return f"{_PROBLEM}{key} is no LitData index"
         index = msgspec.convert(found, _Index)

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 
 from tools_utilities.errors import DataError, ObjectNotFoundError
+from tools_utilities.json_text import decode_json
 from tools_utilities.object_store import ObjectStore
 from tools_utilities.patience import patiently
 from tools_utilities.prepared_types import prepared
@@ -183,7 +184,7 @@ def _is_ours(content: bytes) -> bool:
 
 def _decode(key: str, content: bytes, type_: type[Any]) -> Any:
     try:
-        return msgspec.json.decode(content, type=type_)
+        return decode_json(content, type=type_)
     except (msgspec.DecodeError, RecursionError) as error:
         raise DataError(
             f"{key}: not a manifest: {error}",

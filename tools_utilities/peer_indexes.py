@@ -7,6 +7,7 @@ import msgspec
 
 from tools_utilities import litdata_index
 from tools_utilities.errors import DataError
+from tools_utilities.json_text import decode_json
 from tools_utilities.manifest import Chunk
 from tools_utilities.shard_formats import mds
 
@@ -46,7 +47,7 @@ def _litdata_config(chunk: Chunk, read: Read) -> litdata_index.LitDataConfig:
     (length,) = struct.unpack("<I", read(chunk.key, end, end + 4))
     try:
         footer = read(chunk.key, end - length, end)
-        return msgspec.json.decode(footer, type=litdata_index.LitDataConfig)
+        return decode_json(footer, type=litdata_index.LitDataConfig)
     except msgspec.MsgspecError as error:
         raise DataError(
             f"{chunk.key}: damaged: its footer cannot be read", key=chunk.key

@@ -3,6 +3,7 @@
 import msgspec
 
 from tools_utilities.errors import DataError, ObjectNotFoundError
+from tools_utilities.json_text import decode_json
 from tools_utilities.manifest import Chunk, Manifest, Shard
 from tools_utilities.object_store import ObjectStore, read_object
 from tools_utilities.patience import patiently
@@ -59,7 +60,7 @@ def _read(store: ObjectStore, key: str) -> FoundJob | None:
     except ObjectNotFoundError:
         return None
     try:
-        return FoundJob(msgspec.json.decode(data, type=ProcessJob), info.etag)
+        return FoundJob(decode_json(data, type=ProcessJob), info.etag)
     except msgspec.MsgspecError as error:
         raise DataError(
             f"{key}: not the record of a job: {error}", hint="Move it away.", key=key

@@ -37,6 +37,7 @@ from tools_utilities.errors import (
     ObjectReplacedError,
 )
 from tools_utilities.folder_columns import FolderColumns
+from tools_utilities.json_text import decode_json
 from tools_utilities.manifest import Chunk, Shard
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.patience import patiently
@@ -317,7 +318,7 @@ class ShardProcessor:
 
     def _copy(self, old: str, key: str, fingerprint: str) -> DoneChunk | None:
         try:
-            done = msgspec.json.decode(b"".join(self._pieces(self._done_key(old))), type=DoneChunk)
+            done = decode_json(b"".join(self._pieces(self._done_key(old))), type=DoneChunk)
             if done.fingerprint != fingerprint:
                 return None
             with tempfile.TemporaryDirectory(prefix="quark-process-") as folder:

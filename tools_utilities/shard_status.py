@@ -10,6 +10,7 @@ import msgspec
 
 from tools_utilities.claim_record import ClaimRecord
 from tools_utilities.errors import AccessError, StoreError
+from tools_utilities.json_text import decode_json
 from tools_utilities.manifest import Shard
 from tools_utilities.object_store import ObjectStore, read_object
 
@@ -19,7 +20,7 @@ STATUS_WORDS = {"free": "available", "leased": "in_use", "done": "completed"}
 def shown_metadata(store: ObjectStore, key: str) -> dict[str, Any]:
     """Return a shard's metadata.json, or {} when it cannot be read."""
     try:
-        return msgspec.json.decode(read_object(store, key)[0], type=dict[str, Any])
+        return decode_json(read_object(store, key)[0], type=dict[str, Any])
     except (StoreError, AccessError, msgspec.MsgspecError):
         return {}
 

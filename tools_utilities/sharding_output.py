@@ -25,6 +25,7 @@ from tools_utilities.dataset_metadata import (
     shard_metadata,
 )
 from tools_utilities.errors import ChangedError, DataNotFoundError, ObjectNotFoundError, UsageError
+from tools_utilities.json_text import decode_json
 from tools_utilities.manifest import FLAT, MASTER, Chunk, encode_manifest
 from tools_utilities.object_store import ObjectStore, open_store, read_object
 from tools_utilities.peer_indexes import peer_index
@@ -115,7 +116,7 @@ class ShardingOutput:
         if index is None:
             return None
         marker = self._read(FINISHED)
-        done = None if marker is None else msgspec.json.decode(marker, type=Header)
+        done = None if marker is None else decode_json(marker, type=Header)
         if done is None or (done != header and done.fingerprint == header.fingerprint):
             what = "nobody knows what" if done is None else difference(done, header)
             raise UsageError(
@@ -128,7 +129,7 @@ class ShardingOutput:
                 f"{self._name}: made from {difference(done, header)}",
                 hint="Choose another --output_dir, or delete that one first.",
             )
-        found = [msgspec.json.decode(self._read(name) or b"{}") for name in self._index_names()]
+        found = [decode_json(self._read(name) or b"{}") for name in self._index_names()]
         return _summary(found)
 
     def _index_names(self) -> list[str]:
@@ -160,7 +161,7 @@ class ShardingOutput:
         # The index last: its presence means every shard arrived.
         content = encode_manifest(manifest)
         self._store.put(self._prefix + FLAT, content)
-        return _summary([msgspec.json.decode(content)])
+        return _summary([decode_json(content)])
 
     def _write_folders(self, rounds: Sequence[Round], header: Header) -> dict[str, Any]:
         masters = {}

@@ -12,6 +12,7 @@ from typing import IO, Any
 import msgspec
 
 from tools_utilities.errors import QuarkError
+from tools_utilities.json_text import decode_json
 from tools_utilities.process_environment import OWN_PATH, child_environment, own_program
 from tools_utilities.stop_signals import Stop
 
@@ -89,7 +90,7 @@ def _summary(stdout: IO[bytes] | None) -> dict[str, Any] | None:
     with stdout:
         text = stdout.read()
     try:
-        return msgspec.json.decode(text, type=dict[str, Any])
+        return decode_json(text, type=dict[str, Any])
     except msgspec.MsgspecError:
         return None
 

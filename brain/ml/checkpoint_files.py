@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from tools_utilities.errors import DataError
+from tools_utilities.json_text import decode_json
 from tools_utilities.prepared_types import prepared
 
 COMPLETE_FILE = "complete.json"
@@ -187,7 +188,7 @@ def read_complete(path: Path) -> Complete:
         DataError: it says nothing, or what no checkpoint says.
     """
     try:
-        complete = msgspec.json.decode((path / COMPLETE_FILE).read_bytes(), type=Complete)
+        complete = decode_json((path / COMPLETE_FILE).read_bytes(), type=Complete)
     except FileNotFoundError as error:
         raise DataError(f"{COMPLETE_FILE} is missing: it was not written to its end") from error
     except msgspec.DecodeError as error:

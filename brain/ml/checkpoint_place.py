@@ -25,6 +25,7 @@ from tools_utilities.errors import (
     StoreError,
 )
 from tools_utilities.fetch import Fetcher
+from tools_utilities.json_text import decode_json
 from tools_utilities.object_store import ObjectStore, open_store
 from tools_utilities.process_identity import this_machine
 
@@ -254,7 +255,7 @@ class StorePlace:
             self._store.delete(folder + COMPLETE_FILE)  # first: it must not be taken for whole
         else:
             try:
-                token = msgspec.json.decode(self._read(folder + COMPLETE_FILE), type=Complete).token
+                token = decode_json(self._read(folder + COMPLETE_FILE), type=Complete).token
             except msgspec.DecodeError:
                 return  # damaged: left for a person to look at
         for info in list(self._store.list(folder)):

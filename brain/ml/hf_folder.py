@@ -10,6 +10,7 @@ import msgspec
 
 from brain.ml.model_name import HF_PREFIX
 from tools_utilities.errors import DataNotFoundError, UsageError
+from tools_utilities.json_text import decode_json
 from tools_utilities.prepared_types import prepared
 
 CONFIG_FILE = "config.json"
@@ -72,7 +73,7 @@ def read_config(folder: Path) -> HfConfig:
     """
     path = folder / CONFIG_FILE
     try:
-        return msgspec.json.decode(path.read_bytes(), type=HfConfig)
+        return decode_json(path.read_bytes(), type=HfConfig)
     except msgspec.DecodeError as error:
         raise UsageError(
             f"{path}: {error}", hint="It must be of a causal language model."
@@ -94,7 +95,7 @@ def _count(path: Path) -> int:
         if length > path.stat().st_size:
             raise UsageError(f"{path}: cut short", hint="Fetch the model anew.")
         try:
-            header = msgspec.json.decode(file.read(length), type=dict[str, Any])
+            header = decode_json(file.read(length), type=dict[str, Any])
         except msgspec.DecodeError as error:
             raise UsageError(f"{path}: a damaged header", hint="Fetch the model anew.") from error
     total = 0

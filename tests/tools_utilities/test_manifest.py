@@ -211,3 +211,12 @@ def test_permission_and_size_are_their_own_errors():
         load_manifest(store, "denied/")
     with pytest.raises(DataError, match="is no manifest"):
         load_manifest(store, "huge/")
+
+
+@pytest.mark.parametrize("content", [b'{"a\xff": 1}', b'{"shards": "\xbd"}', b"[" * 200_000])
+@pytest.mark.parametrize("key", ["d/master_metadata.json", "d/shard_000/metadata.json"])
+def test_what_is_no_utf8_or_too_deep_is_named_too(store: MemoryStore, key: str, content: bytes):
+    put(store, "d/master_metadata.json", master("shard_000"))
+    put(store, key, content)
+    with pytest.raises(DataError, match=key):
+        load_manifest(store, "d/")

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from tools_utilities.errors import RecordError
+from tools_utilities.json_text import decode_json
 from tools_utilities.line_index import whole_object
 from tools_utilities.litdata_index import (
     TOKENS_LOADER,
@@ -207,7 +208,7 @@ def _footer_config(shard: ShardBytes) -> LitDataConfig | None:
         return None
     start = size - 12 - struct.unpack_from("<I", tail)[0]
     try:
-        return msgspec.json.decode(bytes(shard.read(max(0, start), size - 12)), type=LitDataConfig)
+        return decode_json(bytes(shard.read(max(0, start), size - 12)), type=LitDataConfig)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise _bad(shard.info.key, f"damaged: its footer cannot be read: {error}") from error
 

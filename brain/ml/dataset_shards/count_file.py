@@ -18,6 +18,7 @@ import numpy as np
 
 from brain.ml.dataset_shards.shuffle_order import Indices
 from tools_utilities.cache_folder import COUNTS_FOLDER, SharedModes
+from tools_utilities.json_text import decode_json
 from tools_utilities.prepared_types import prepared
 
 logger = logging.getLogger(__name__)
@@ -104,7 +105,7 @@ class CountFile:
     def load_listing(self) -> list[ListedObject] | None:
         """Return the kept listing, or None."""
         try:
-            return msgspec.json.decode(self._listing.read_bytes(), type=list[ListedObject])
+            return decode_json(self._listing.read_bytes(), type=list[ListedObject])
         except (OSError, msgspec.DecodeError):
             return None
 
@@ -119,7 +120,7 @@ class LabelFile:
     def load(self) -> dict[int, dict[str, int]] | None:
         """Return what was saved, or None."""
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=dict[int, dict[str, int]])
+            return decode_json(self._path.read_bytes(), type=dict[int, dict[str, int]])
         except (OSError, msgspec.DecodeError):
             return None
 
