@@ -5,6 +5,7 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -37,6 +38,7 @@ from resource_manager.plan import (
     steps_of,
 )
 from resource_manager.planned_text import end_warnings, planned_text
+from resource_manager.remote_settings import usual_cache
 from resource_manager.runs import check_run_name, list_runs, new_run_name, out_dir_of
 from resource_manager.training_request import TrainingRequest
 from tools_utilities.cache_folder import COUNTS_FOLDER
@@ -95,9 +97,20 @@ def cache_folder_of(settings: Settings, remote: Remote | None) -> str | None:
         cache_dir = settings.path("cache_dir")
         return None if cache_dir is None else str(cache_dir)
     if not settings.is_set("cache_dir"):
-        return f"{remote.folder}/cache"
+        return usual_cache(remote)
     said = settings.value("cache_dir")
     return None if said is None else str(said)
+
+
+def moved_cache(settings: Settings, job: TrainingJob, remote: Remote | None) -> dict[str, Any]:
+    """Return the cache of a job that goes on on another machine: the other one's."""
+    folder = cache_folder_of(settings, remote)
+    return {
+        "cache_dir": None if job.cache_dir is None else folder,
+        "counts_dir": None
+        if job.counts_dir is None or folder is None
+        else f"{folder}/{COUNTS_FOLDER}",
+    }
 
 
 def checkpoint_target(settings: Settings, name: str) -> CheckpointTarget | None:

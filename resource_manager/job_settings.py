@@ -9,7 +9,7 @@ from brain.ml.model_shape import layers_for
 from brain.ml.tokenizer import BYTES, FileTokenizer, load_tokenizer
 from brain.ml.training_job import Every, TrainingJob
 from resource_manager.plan import PlannedSetting
-from resource_manager.remote_settings import remote_of
+from resource_manager.remote_settings import changed_place, remote_of
 from tools_utilities.errors import UsageError
 from tools_utilities.settings import Settings
 
@@ -64,11 +64,15 @@ def planned_settings(settings: Settings) -> tuple[PlannedSetting, ...]:
 
 def changed_fields(job: TrainingJob, other: TrainingJob) -> tuple[str, ...]:
     """Return `name: before → now` for each field in which `job` differs from an earlier `other`."""
-    own = ("name", "run_dir", "resume", "from_step", "checkpoints")
-    return tuple(
-        f"{name}: {getattr(other, name)} → {getattr(job, name)}"
-        for name in TrainingJob.__struct_fields__
-        if name not in (*own, "train", "val") and getattr(job, name) != getattr(other, name)
+    own: tuple[str, ...] = ("name", "run_dir", "resume", "from_step", "checkpoints", "remote")
+    own += ("cache_dir", "counts_dir") if job.remote != other.remote else ()  # each machine's
+    return (
+        *(
+            f"{name}: {getattr(other, name)} → {getattr(job, name)}"
+            for name in TrainingJob.__struct_fields__
+            if name not in (*own, "train", "val") and getattr(job, name) != getattr(other, name)
+        ),
+        *changed_place(job.remote, other.remote),
     )
 
 

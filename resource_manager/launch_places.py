@@ -49,9 +49,9 @@ def where_is(run_dir: Path) -> str:
 
 
 @contextmanager
-def asked_target(run_dir: Path, tell: Tell) -> Iterator[LaunchTarget]:
+def asked_target(run_dir: Path, tell: Tell, *, may_ask: bool = True) -> Iterator[LaunchTarget]:
     """Enter with the target that knows a run; what it opens is closed again."""
-    target = target_of(where_is(run_dir)).for_command(tell)
+    target = target_of(where_is(run_dir)).for_command(tell, may_ask=may_ask)
     try:
         yield target
     finally:

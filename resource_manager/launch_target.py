@@ -98,8 +98,11 @@ class LaunchTarget(Protocol):
     name: str
     """What stands before the colon of `where`: local, ssh."""
 
-    def for_command(self, tell: Callable[[str], None]) -> "LaunchTarget":
-        """Return the target for one command, which may keep a connection; `tell` says what takes long."""
+    def for_command(self, tell: Callable[[str], None], *, may_ask: bool = True) -> "LaunchTarget":
+        """Return the target for one command, which may keep a connection.
+
+        `tell` says what takes long; `may_ask`: the way there may ask the person (a passphrase).
+        """
         ...
 
     def close(self) -> None:
@@ -127,11 +130,15 @@ class LaunchTarget(Protocol):
         ...
 
     def attach(self, run_dir: Path) -> RunHandle:
-        """Return a run that was launched before, by whomever."""
+        """Return a run that was launched before, to look at; what asks it to end does nothing."""
         ...
 
     def status(self, run_dir: Path) -> RunStatus:
-        """Ask how a run stands; what it has written comes into its folder."""
+        """Ask how a run stands; its metrics and its log come into its folder."""
+        ...
+
+    def collect(self, run_dir: Path) -> None:
+        """Bring the checkpoints of a run that has ended."""
         ...
 
     def logs(self, run_dir: Path) -> Path:

@@ -195,7 +195,7 @@ class ResourceManager(StartActions):
         from resource_manager.run_commands import resumed_job
 
         settings = self._settings_of(reading, keep_relative=True)
-        job, info = resumed_job(settings, reading.slots)
+        job, info = resumed_job(settings, reading.slots, self.console.note)
         plan_only = bool(reading.slots.get("plan_only")) or self._options.plan_only
         here = self._machine(job).accelerators
         plan = resumed_plan(job, info, settings, here, reading.canonical)

@@ -85,11 +85,13 @@ class RunMirror:
         if checkpoint_files.step_of(name) is not None and (folder / name).is_dir():
             checkpoint_files.mark_best(folder, name)
 
-    def note(self, status: RunStatus) -> None:
+    def note(self, status: RunStatus, *, collected: bool = False) -> None:
         """Keep what is known, for commands that do not ask."""
         self.record = write_record(
             self.run_dir,
-            msgspec.structs.replace(self.record, state=status.state, exit_code=status.exit_code),
+            msgspec.structs.replace(
+                self.record, state=status.state, exit_code=status.exit_code, collected=collected
+            ),
         )
 
     def _status(self, answer: dict[str, Any]) -> RunStatus:

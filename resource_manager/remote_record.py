@@ -3,15 +3,17 @@
 Written before anything is made there, so that a launch that is cut off can be found and ended.
 """
 
+import os
 import time
 from pathlib import Path
 
 import msgspec
 
 from brain.ml.training_job import Remote
+from tools_utilities.file_locks import HeldFile
 from tools_utilities.prepared_types import prepared
 
-REMOTE_FILE = "remote.json"
+REMOTE_FILE, LOCK_FILE = "remote.json", ".remote.lock"
 ENDED = ("ended", "lost")
 
 
@@ -29,12 +31,14 @@ class RemoteRecord(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "starting"
     """As of `RunStatus`, when last asked."""
     exit_code: int | None = None
+    collected: bool = False
+    """Its checkpoints are here too: the other machine is needed no more."""
     seen_at: float = 0.0
     """Unix seconds of the last answer."""
 
     @property
     def ended(self) -> bool:
-        """Whether the run is over there, and everything it wrote is here."""
+        """Whether the run is over there, and its metrics and log are here."""
         return self.state in ENDED
 
 
@@ -53,6 +57,15 @@ def write_record(run_dir: Path, record: RemoteRecord) -> RemoteRecord:
     temporary.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2))
     temporary.replace(run_dir / REMOTE_FILE)
     return record
+
+
+def try_mirror_lock(run_dir: Path) -> HeldFile | None:
+    """Return the lock of whoever fills a run's folder; None when another process does."""
+    held = HeldFile(run_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT)
+    if held.try_lock(exclusive=True):
+        return held
+    held.close()
+    return None
 
 
 def forget_record(run_dir: Path) -> None:

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from resource_manager.launch_target import RunStatus
 from resource_manager.remote_host import OutOfReachError, RemoteHost
 from resource_manager.remote_mirror import RunMirror
+from resource_manager.remote_record import ENDED, read_record, try_mirror_lock
 from tools_utilities.errors import MachineError
+from tools_utilities.file_locks import HeldFile  # noqa: TC001 - the style here: plain imports
 from tools_utilities.run_words import said_run
 
 POLL_SECONDS = 0.25
@@ -31,7 +33,7 @@ Connect = Callable[[], RemoteHost]
 class RemoteRun:
     """A handle on a run that was launched there; nothing is asked before the first `poll`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - of which three are for tests
         self,
         pid: int,
         mirror: RunMirror,
@@ -41,12 +43,18 @@ class RemoteRun:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         patience_seconds: float = PATIENCE_SECONDS,
+        looks_on: bool = False,
     ) -> None:
-        """`connect` opens a connection anew; `host` is the first, if there is one."""
+        """`connect` opens a connection anew; `host` is the first, if there is one.
+
+        `looks_on`: what asks the run to end does nothing.
+        """
+        self._looks_on = looks_on
         self.pid = pid
         self._mirror = mirror
         self._connect = connect
         self._host = host
+        self._lock: HeldFile | None = None
         self._clock, self._sleep = clock, sleep
         self._patience_seconds = patience_seconds
         self._asked: queue.Queue[str] = queue.Queue()
@@ -85,6 +93,8 @@ class RemoteRun:
     def kill(self) -> None:
         """As of RunHandle; waits a little for the word to get there."""
         self._ask("kill")
+        if self._looks_on:
+            return
         deadline = self._clock() + KILL_SECONDS
         while not (self._asked.empty() or self._ended.is_set()) and self._clock() < deadline:
             self._sleep(POLL_SECONDS / 4)
@@ -107,6 +117,8 @@ class RemoteRun:
             self._thread.start()
 
     def _ask(self, name: str) -> None:
+        if self._looks_on:
+            return
         self._asked.put(name)
         self._begin()
 
@@ -116,18 +128,24 @@ class RemoteRun:
         except (MachineError, OSError) as error:
             self._error = error
         finally:
-            if self._host is not None:
-                self._host.close()
+            self._drop_host()
+            if self._lock is not None:
+                self._lock.close()
             self._ended.set()
 
     def _until_ended(self) -> int | None:
         noted_at = self._clock() - NOTE_SECONDS
         while not self._left.is_set():
             try:
-                host = self._host = self._host or self._connect()
+                if not self._may_fill():
+                    code = self._told_by_another()
+                    if code is not None:
+                        return code
+                    continue
+                host = self._connected()
                 self._pass_on(host)
                 status = self._mirror.read(host)
-                if status.state in ("ended", "lost"):
+                if status.state in ENDED:
                     return self._finish(host, status)
                 if self._clock() - noted_at >= NOTE_SECONDS:
                     self._mirror.note(status)
@@ -136,6 +154,29 @@ class RemoteRun:
                     self._sleep(POLL_SECONDS)
             except OutOfReachError as error:
                 self._reconnect(error)
+        return None
+
+    def _connected(self) -> RemoteHost:
+        if self._host is None:
+            self._host = self._connect()
+        return self._host
+
+    def _may_fill(self) -> bool:
+        """Tell whether this process fills the run's folder: only one does at a time."""
+        if self._lock is None:
+            self._lock = try_mirror_lock(self._mirror.run_dir)
+            if self._lock is not None:
+                self._mirror.record = read_record(self._mirror.run_dir) or self._mirror.record
+        return self._lock is not None
+
+    def _told_by_another(self) -> int | None:
+        """Return the exit code once the process that fills the folder has seen the end."""
+        if not self._asked.empty():
+            self._pass_on(self._connected())
+        record = read_record(self._mirror.run_dir)
+        if record is not None and record.collected:
+            return GONE_CODE if record.exit_code is None else record.exit_code
+        self._sleep(POLL_SECONDS)
         return None
 
     def _finish(self, host: RemoteHost, status: RunStatus) -> int:
@@ -189,7 +230,8 @@ class RemoteRun:
 
 def collect(mirror: RunMirror, host: RemoteHost, status: RunStatus) -> None:
     """Bring every checkpoint of a run that has ended, and note its end."""
+    mirror.note(status)  # what comes next may be cut off
     while mirror.bring_piece(host, all_of_them=True):
         pass
     mirror.bring_best(host)
-    mirror.note(status)
+    mirror.note(status, collected=True)

@@ -100,6 +100,11 @@ def _check_one_node(settings: Settings, where: str) -> None:
         )
 
 
+def usual_cache(remote: Remote) -> str:
+    """Return the cache folder of runs there, where nobody names another."""
+    return f"{remote.folder}/cache"
+
+
 def settings_of_remote(remote: Remote | None) -> dict[str, Any]:
     """Return the settings that name a machine; the reverse of `remote_of`."""
     if remote is None:
@@ -107,3 +112,13 @@ def settings_of_remote(remote: Remote | None) -> dict[str, Any]:
     fields = {name: getattr(remote, field) for name, field in REMOTE_SETTINGS.items()}
     fields["remote_env"] = list(fields["remote_env"]) or None
     return {"where": remote.where, **fields}
+
+
+def changed_place(remote: Remote | None, other: Remote | None) -> tuple[str, ...]:
+    """Return `name: before → now` for each setting in which a place differs from an earlier `other`."""
+    now, before = settings_of_remote(remote), settings_of_remote(other)
+    # Of another machine the rest is another one's too.
+    names = ("where",) if now["where"] != before["where"] else tuple(now)
+    return tuple(
+        f"{name}: {before[name]} → {now[name]}" for name in names if now[name] != before[name]
+    )

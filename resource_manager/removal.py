@@ -5,7 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from resource_manager.launch_places import asked_target
 from resource_manager.next_commands import runs_flag
+from resource_manager.remote_record import read_record
+from resource_manager.remote_runs import current_run
 from resource_manager.runs import RunInfo, find_run, newest_run, out_dir_of
 from tools_utilities.cache_cleaning import (
     CacheContents,
@@ -15,7 +18,7 @@ from tools_utilities.cache_cleaning import (
     leftovers,
 )
 from tools_utilities.console import Console
-from tools_utilities.errors import InputNeededError, UsageError
+from tools_utilities.errors import InputNeededError, MachineError, UsageError
 from tools_utilities.run_words import said_run
 from tools_utilities.settings import Settings
 from tools_utilities.terminal_text import Line, human_bytes, pairs
@@ -36,6 +39,7 @@ def delete_command(
         raise UsageError("delete takes one run at a time", hint="`quark list` names the runs.")
     out_dir = out_dir_of(settings)
     info = newest_run(out_dir) if name in (None, "latest") else find_run(out_dir, str(name))
+    info = current_run(info, console.note)
     folder = Path(info.path)
     if info.status == "running":
         raise UsageError(
@@ -56,11 +60,25 @@ def delete_command(
         return 0
     if not _agreed(console, facts, f"delete {folder}", f"Delete {what}?"):
         return UsageError.exit_code
+    _remove_elsewhere(info, console)
     # The job file first: a removal that is cut short leaves no run that looks whole.
     (folder / "job.yaml").unlink(missing_ok=True)
     shutil.rmtree(folder)
     console.result([f"deleted {what}"], data)
     return 0
+
+
+def _remove_elsewhere(info: RunInfo, console: Console) -> None:
+    """Remove what is left of a run on another machine; what cannot be reached is said and stays."""
+    folder = Path(info.path)
+    record = read_record(folder)
+    if record is None:
+        return
+    try:
+        with asked_target(folder, console.note) as target:
+            target.remove(folder)
+    except MachineError as error:
+        console.note(f"{error}; {record.remote.folder}/{record.run} stays on {info.where}")
 
 
 def clean_command(

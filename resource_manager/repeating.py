@@ -16,6 +16,7 @@ from brain.ml.training_job import Every, TrainingJob, load_job
 from resource_manager.data_finding import DataFinder, FoundData
 from resource_manager.job_settings import PARTITION_OPTIONS, SAME_NAME, STOP_RULES
 from resource_manager.relative_values import make_absolute
+from resource_manager.remote_settings import settings_of_remote, usual_cache
 from resource_manager.runs import RunInfo, find_run, list_runs, out_dir_of
 from resource_manager.training_request import TrainingRequest, val_target
 from tools_utilities.errors import ChangedError, DataNotFoundError, UsageError
@@ -111,7 +112,9 @@ def settings_of_job(job: TrainingJob) -> dict[str, Any]:
     if job.checkpoints is not None:
         above = job.checkpoints.prefix.rstrip("/").rpartition("/")[0]  # without the run's name
         kept["checkpoint_dir"] = f"{job.checkpoints.store.uri}/{above}".rstrip("/")
-    if job.cache_dir is not None:
+    kept |= settings_of_remote(job.remote)
+    usual_there = job.remote is not None and job.cache_dir == usual_cache(job.remote)
+    if job.cache_dir is not None and not usual_there:
         kept["cache_dir"] = job.cache_dir
     return kept
 

@@ -12,6 +12,7 @@ from resource_manager.accelerators import (
     planned_precision,
 )
 from resource_manager.job_settings import SAME_NAME, changed_fields
+from resource_manager.launch_places import where_of
 from resource_manager.plan import Plan, PlannedSetting, limits_of, parameters_of
 from resource_manager.provenance import load_run_plan
 from resource_manager.repeating import ALL_STOP_RULES, NEAREST, settings_of_job
@@ -48,6 +49,8 @@ def resumed_plan(
     return msgspec.structs.replace(
         plan,
         run_dir=job.run_dir,
+        where=where_of(job),
+        machine=(),
         parameters=parameters_of(job) or plan.parameters,
         device=device,
         processes=job.processes,

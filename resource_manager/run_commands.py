@@ -8,9 +8,13 @@ from typing import Any
 import msgspec
 
 from brain.ml.training_job import TrainingJob
+from resource_manager.job_making import moved_cache
 from resource_manager.job_settings import job_fields
+from resource_manager.launch_places import LOCAL
 from resource_manager.next_commands import runs_flag
 from resource_manager.relative_values import make_absolute
+from resource_manager.remote_runs import bring_up_to_date, current_run, stop_anywhere, wait_anywhere
+from resource_manager.remote_settings import REMOTE_SETTINGS, settings_of_remote
 from resource_manager.repeating import ALL_STOP_RULES, NEAREST, earlier_run
 from resource_manager.runs import (
     RunInfo,
@@ -18,8 +22,7 @@ from resource_manager.runs import (
     list_runs,
     newest_run,
     out_dir_of,
-    stop_run,
-    wait_stopped,
+    run_dirs_of,
 )
 from tools_utilities.console import Console
 from tools_utilities.errors import InputNeededError, UsageError
@@ -46,12 +49,15 @@ def list_command(
 ) -> int:
     """Print every run, newest first; `lines` says how many at most."""
     out_dir = out_dir_of(settings)
+    bring_up_to_date(run_dirs_of(out_dir), console.note)
     infos = [
         info
         for info in list_runs(out_dir)
         if slots.get("state") is None or info.status == slots["state"]
     ][: slots.get("lines")]
     titles = ("run", "status", "step", "epoch", "loss", "validation", "samples", "started")
+    elsewhere = any(info.where != LOCAL for info in infos)
+    where = ("where",) if elsewhere else ()
     now = clock()
     rows = [
         (
@@ -59,10 +65,11 @@ def list_command(
             f"{info.step}/{info.total_steps}" if info.total_steps else str(info.step),
             f"{info.epoch:.2f}", human_number(info.loss), human_number(info.val_loss),
             human_count(info.samples), human_age(now - info.created_at),
+            *((info.where,) * elsewhere),
         )
         for info in infos
     ]  # fmt: skip
-    lines = table(titles, rows, width=console.result_width, right="llrrrrrr") or [
+    lines = table((*titles, *where), rows, width=console.result_width, right="llrrrrrrl") or [
         f"{row[0]}  {row[1]}  step {row[2]}  loss {row[4]}  {row[7]}" for row in rows
     ]
     if not infos:
@@ -106,8 +113,12 @@ def stop_command(
             console.note("Nothing done.")
             return UsageError.exit_code
     for info in running:
-        stop_run(Path(info.path))
-    late = [info.name for info in running if not wait_stopped(Path(info.path), STOP_SECONDS)]
+        stop_anywhere(Path(info.path), console.note)
+    late = [
+        info.name
+        for info in running
+        if not wait_anywhere(Path(info.path), STOP_SECONDS, console.note)
+    ]
     stopped = [info.name for info in running if info.name not in late]
     console.result([f"stopped {name}" for name in stopped], {"schema": 1, "stopped": stopped})
     if late:
@@ -134,7 +145,9 @@ def _runs_to_stop(settings: Settings, name: str | None) -> list[RunInfo]:
     return [info]
 
 
-def resumed_job(settings: Settings, slots: Mapping[str, Any]) -> tuple[TrainingJob, RunInfo]:
+def resumed_job(
+    settings: Settings, slots: Mapping[str, Any], tell: Callable[[str], None] = lambda _line: None
+) -> tuple[TrainingJob, RunInfo]:
     """Return the job that continues a run, with what the command changes in it.
 
     Raises:
@@ -143,6 +156,7 @@ def resumed_job(settings: Settings, slots: Mapping[str, Any]) -> tuple[TrainingJ
         UsageError: it is running, or its stop rules are met and no new one was given.
     """
     info, job = earlier_run(settings, slots.get("run"))
+    info = current_run(info, tell, whole=True)
     said = f"{said_run(info.name)}{runs_flag(settings)}"
     if info.status == "running":
         raise UsageError(f"{info.name} is running", hint=f"`quark show {said}` says how it is.")
@@ -178,11 +192,14 @@ def _changes(settings: Settings, job: TrainingJob, info: RunInfo) -> dict[str, A
         return getattr(job, name, None)
 
     absolute = make_absolute(said, base_of)
-    values = {**settings.values, **absolute}
+    values = {**settings.values, **settings_of_remote(job.remote), **absolute}
     fields = job_fields(msgspec.structs.replace(settings, values=values), job.model)
     also = {"gpus": "processes", "cache_gb": "cache_bytes", "parameters": "layers"}
+    also |= dict.fromkeys(("where", *REMOTE_SETTINGS), "remote")
     names = {also.get(name, name) for name in said} - {"resume"}
     changed = {name: fields[name] for name in fields if name in names}
+    if "remote" in changed and changed["remote"] != job.remote:
+        changed |= moved_cache(settings, job, changed["remote"])
     if any(rule in said for rule in ALL_STOP_RULES):
         # New stop rules stand instead of the old ones: "for 2 more epochs" is not ended by those.
         changed = {**dict.fromkeys(ALL_STOP_RULES), **changed}

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from brain.ml.run_files import LOG_FILE
+from resource_manager.launch_places import LOCAL, asked_target
+from resource_manager.launch_target import LaunchTarget
 from resource_manager.next_commands import runs_flag
 from resource_manager.run_commands import run_of
-from resource_manager.runs import read_run
+from resource_manager.runs import RunInfo, read_run
 from tools_utilities.console import Console
 from tools_utilities.errors import DataNotFoundError
 from tools_utilities.run_words import said_run
@@ -34,24 +35,35 @@ def logs_command(
         DataNotFoundError: there is no such run, or it has no log yet.
     """
     info = run_of(settings, slots.get("run"))
-    path = Path(info.path) / LOG_FILE
-    if not path.exists():
-        raise DataNotFoundError(
-            f"{info.name} has no log yet",
-            hint=f"`quark show {said_run(info.name)}{runs_flag(settings)}` says how it is.",
-        )
-    lines, end = last_lines(path, int(slots.get("lines") or DEFAULT_LINES))
-    follow = bool(slots.get("follow"))
-    if not follow:
-        console.result(lines, {"schema": 1, "run": info.name, "lines": lines})
-        return 0
-    # Ctrl-C is how a person stops looking: the run goes on.
-    with contextlib.suppress(KeyboardInterrupt):
-        for line in lines:
-            console.result([line], {"event": "log", "run": info.name, "line": line})
-        for line in added_lines(path, end, lambda: _runs(Path(info.path)), sleep):
-            console.result([line], {"event": "log", "run": info.name, "line": line})
+    run_dir = Path(info.path)
+    with asked_target(run_dir, console.note) as target:
+        path = target.logs(run_dir)
+        if not path.exists():
+            raise DataNotFoundError(
+                f"{info.name} has no log yet",
+                hint=f"`quark show {said_run(info.name)}{runs_flag(settings)}` says how it is.",
+            )
+        lines, end = last_lines(path, int(slots.get("lines") or DEFAULT_LINES))
+        if not slots.get("follow"):
+            console.result(lines, {"schema": 1, "run": info.name, "lines": lines})
+            return 0
+        goes_on = _goes_on(info, target)
+        # Ctrl-C is how a person stops looking: the run goes on.
+        with contextlib.suppress(KeyboardInterrupt):
+            for line in lines:
+                console.result([line], {"event": "log", "run": info.name, "line": line})
+            for line in added_lines(path, end, goes_on, sleep):
+                console.result([line], {"event": "log", "run": info.name, "line": line})
     return 0
+
+
+def _goes_on(info: RunInfo, target: LaunchTarget) -> Callable[[], bool]:
+    """Return what tells whether a run goes on; of one elsewhere it also brings what it writes."""
+    run_dir = Path(info.path)
+    if info.where == LOCAL or info.status != "running":
+        return lambda: read_run(run_dir).status == "running"
+    handle = target.attach(run_dir)
+    return lambda: handle.poll() is None
 
 
 def last_lines(path: Path, count: int) -> tuple[list[str], int]:
@@ -85,10 +97,6 @@ def added_lines(
             sleep(POLL_SECONDS)
     if rest:
         yield _text(rest)
-
-
-def _runs(folder: Path) -> bool:
-    return read_run(folder).status == "running"
 
 
 def _text(line: bytes) -> str:

@@ -18,6 +18,7 @@ from brain.ml import run_files
 from brain.ml.checkpoint_files import list_checkpoints, step_of
 from brain.ml.process_group import host_name
 from brain.ml.training_job import TrainingJob, save_job
+from resource_manager.remote_record import read_record
 from tools_utilities.errors import DataNotFoundError, UsageError
 from tools_utilities.run_words import is_run_name, said_run
 from tools_utilities.settings import Settings
@@ -62,6 +63,8 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     checkpoint_step: int | None = None
     """Of the newest checkpoint."""
+    where: str = "local"
+    """The machine it was launched on; on another one it is as it was last seen."""
 
 
 def out_dir_of(settings: Settings) -> Path:
@@ -124,12 +127,16 @@ def write_job(job: TrainingJob) -> Path:
     return path
 
 
-def list_runs(out_dir: Path, *, clock: Callable[[], float] = time.time) -> list[RunInfo]:
-    """Return every run of a folder, newest first."""
+def run_dirs_of(out_dir: Path) -> list[Path]:
+    """Return every run's folder, in no order."""
     if not out_dir.is_dir():
         return []
-    folders = [path for path in out_dir.iterdir() if (path / run_files.JOB_FILE).is_file()]
-    infos = [read_run(path, clock=clock) for path in folders]
+    return [path for path in out_dir.iterdir() if (path / run_files.JOB_FILE).is_file()]
+
+
+def list_runs(out_dir: Path, *, clock: Callable[[], float] = time.time) -> list[RunInfo]:
+    """Return every run of a folder, newest first."""
+    infos = [read_run(path, clock=clock) for path in run_dirs_of(out_dir)]
     return sorted(infos, key=lambda info: (info.created_at, info.name), reverse=True)
 
 
@@ -174,6 +181,7 @@ def read_run(run_dir: Path, *, clock: Callable[[], float] = time.time) -> RunInf
     progress = end if status in {"finished", "interrupted"} and end else step
     job_file = run_dir / run_files.JOB_FILE
     metrics = run_dir / run_files.METRICS_FILE
+    elsewhere = read_record(run_dir)
     return RunInfo(
         name=run_dir.name,
         path=str(run_dir),
@@ -190,6 +198,7 @@ def read_run(run_dir: Path, *, clock: Callable[[], float] = time.time) -> RunInf
         reason=_reason(status, end, error),
         exit_code=code if status != "running" else None,
         checkpoint_step=_checkpoint_step(run_dir, latest.get("checkpoint", {}).get("step")),
+        where="local" if elsewhere is None else elsewhere.remote.where,
     )
 
 
@@ -279,7 +288,11 @@ def _decoded(lines: list[bytes]) -> list[dict[str, Any]]:
 
 
 def _status(run_dir: Path, last: dict[str, Any], now: float) -> str:
-    process = run_files.read_process(run_dir)
+    elsewhere = read_record(run_dir)
+    if elsewhere is not None and not elsewhere.ended:
+        return "running"
+    # The processes of an earlier start here say nothing of one elsewhere.
+    process = run_files.read_process(run_dir) if elsewhere is None else None
     ended = last.get("event") in {"end", "error"}
     if ended and process is not None and _starts_again(process, last):
         return "running"
@@ -288,7 +301,7 @@ def _status(run_dir: Path, last: dict[str, Any], now: float) -> str:
             return "failed"
         code = last.get("exit_code")
         return "interrupted" if code in INTERRUPTED_CODES else "failed" if code else "finished"
-    if _lives(run_dir, process, now):
+    if elsewhere is None and _lives(run_dir, process, now):
         return "running"
     return "interrupted" if last.get("event") == "stopping" else "lost"
 

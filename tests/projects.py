@@ -49,7 +49,7 @@ class RecordingTarget:
         self.code = code
         self.jobs: list[TrainingJob] = []
 
-    def for_command(self, tell: object) -> "RecordingTarget":
+    def for_command(self, tell: object, *, may_ask: bool = True) -> "RecordingTarget":
         return self
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class RecordingTarget:
     def stop(self, run_dir: Path) -> None:
         raise AssertionError
 
-    remove = stop
+    remove = collect = stop
 
     def verify_gone(self, run_dir: Path) -> tuple[str, ...]:
         return ()

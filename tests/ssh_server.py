@@ -45,7 +45,7 @@ class Remote:
 
     def __init__(self, folder: Path, port: int, process: "subprocess.Popen[bytes]") -> None:
         self.folder = folder
-        self.home = folder / "the home of $USER, \"that's it\""
+        self.home = folder / 'the home of $USER, "that\'s it"'
         self.programs = folder / "bin"
         self.port = port
         self.process = process
@@ -88,7 +88,9 @@ def find_server(folder: Path) -> Server:
         raise NoServerError(f"apt-get download: {(got.stderr or got.stdout).strip()[-300:]}")
     for package in sorted(folder.glob("*.deb")):
         subprocess.run(["dpkg", "-x", package, folder / "root"], check=True)
-    return Server(folder / "root/usr/sbin/sshd", next((folder / "root/usr/lib").glob("*-linux-gnu*")))
+    return Server(
+        folder / "root/usr/sbin/sshd", next((folder / "root/usr/lib").glob("*-linux-gnu*"))
+    )
 
 
 @contextmanager
@@ -97,21 +99,39 @@ def machine(folder: Path, server: Server, *, disk_bytes: int | None = None) -> I
     folder.mkdir(parents=True)
     (port,) = free_ports(1)
     for name in ("host_key", "user_key"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True
+        )
     shutil.copy(folder / "user_key.pub", folder / "authorized_keys")
     public = (folder / "host_key.pub").read_text()
     (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {public}")
     remote_home = Remote(folder, port, None).home  # type: ignore[arg-type]  # not started yet
     remote_home.mkdir()
     _write_programs(folder, port)
-    command = [str(server.program), "-D", "-e", "-f", str(_server_config(folder, port, remote_home))]
+    command = [
+        str(server.program),
+        "-D",
+        "-e",
+        "-f",
+        str(_server_config(folder, port, remote_home)),
+    ]
     environment = {"PATH": os.defpath, **server.environment}
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)
         environment |= _accounts(folder, server, remote_home)
     if disk_bytes is not None:
         script = 'mount -t tmpfs -o size="$1" none "$2" && shift 2 && exec "$@"'
-        command = ["unshare", "-m", "sh", "-c", script, "sh", str(disk_bytes), str(remote_home), *command]
+        command = [
+            "unshare",
+            "-m",
+            "sh",
+            "-c",
+            script,
+            "sh",
+            str(disk_bytes),
+            str(remote_home),
+            *command,
+        ]
     log = folder / "sshd.log"
     with running(
         command, log=log, environ=environment, ready=lambda: "Server listening" in log.read_text()

@@ -143,17 +143,9 @@ class AttachedRun:
         return code
 
     def interrupt(self) -> None:
-        """As of RunHandle."""
-        stop_run(self._run_dir)
+        """Nothing: it is looked at."""
 
-    def terminate(self) -> None:
-        """As of RunHandle."""
-        stop_run(self._run_dir, number=signal.SIGTERM)
-
-    def kill(self) -> None:
-        """As of RunHandle."""
-        for pid in _living(self._run_dir):
-            _send(pid, signal.SIGKILL)
+    terminate = kill = interrupt
 
     def news(self) -> list[str]:
         """As of RunHandle."""
@@ -163,7 +155,12 @@ class AttachedRun:
 class _LocalTarget:
     name = "local"
 
-    def for_command(self, tell: Callable[[str], None]) -> LaunchTarget:  # noqa: ARG002 - nothing takes long
+    def for_command(
+        self,
+        tell: Callable[[str], None],  # noqa: ARG002 - nothing takes long
+        *,
+        may_ask: bool = True,  # noqa: ARG002 - nothing asks
+    ) -> LaunchTarget:
         return self
 
     def close(self) -> None:
@@ -222,6 +219,9 @@ class _LocalTarget:
         if info.status in ("running", "lost"):
             return RunStatus(state=info.status)
         return RunStatus(state="ended", exit_code=info.exit_code)
+
+    def collect(self, run_dir: Path) -> None:
+        """Nothing: they are here."""
 
     def logs(self, run_dir: Path) -> Path:
         return run_dir / LOG_FILE

@@ -35,7 +35,12 @@ from resource_manager.remote_credentials import (
 from resource_manager.remote_host import OutOfReachError, RemoteHost
 from resource_manager.remote_mirror import RunMirror
 from resource_manager.remote_preflight import machine_of
-from resource_manager.remote_record import RemoteRecord, read_record, write_record
+from resource_manager.remote_record import (
+    RemoteRecord,
+    read_record,
+    try_mirror_lock,
+    write_record,
+)
 from resource_manager.remote_run import RemoteRun, collect
 from resource_manager.remote_shipping import Shipment, check_shipping, pointer, shipment_of
 from tools_utilities.errors import MachineError, QuarkError, UsageError
@@ -58,9 +63,9 @@ class SshTarget:
         self._may_ask = may_ask
         self._host: RemoteHost | None = None
 
-    def for_command(self, tell: Tell) -> "SshTarget":
+    def for_command(self, tell: Tell, *, may_ask: bool = True) -> "SshTarget":
         """As of LaunchTarget."""
-        return SshTarget(tell, may_ask=True)
+        return SshTarget(tell, may_ask=may_ask)
 
     def plan(self, job: TrainingJob) -> LaunchPlan:
         """As of LaunchTarget."""
@@ -117,26 +122,42 @@ class SshTarget:
         record = _record_of(run_dir)
         host = self._connected(record.remote)
         answer, _ = host.ask("living", run=record.run)
-        self._host = None
+        self._host = None  # the handle's from now on
         pid = next(iter(answer["living"]), 0)
-        return RemoteRun(pid, _mirror(run_dir, record), lambda: _connect(record.remote), host=host)
+        return RemoteRun(
+            pid, _mirror(run_dir, record), lambda: _connect(record.remote), host=host, looks_on=True
+        )
 
     def status(self, run_dir: Path) -> RunStatus:
         """As of LaunchTarget."""
         record = _record_of(run_dir)
-        if record.ended:
+        lock = None if record.ended else try_mirror_lock(run_dir)
+        if lock is None:  # over, or another process keeps it up to date
             return RunStatus(state=record.state, exit_code=record.exit_code)
         mirror = _mirror(run_dir, record)
         try:
-            host = self._connected(record.remote)
-            status = mirror.read(host)
-            if status.state in ("ended", "lost"):
-                collect(mirror, host, status)
+            status = mirror.read(self._connected(record.remote))
+            mirror.note(status)
         except OutOfReachError as error:
             self._host = None
             return RunStatus(state="unreachable", why=str(error))
-        mirror.note(status)
+        finally:
+            lock.close()
         return status
+
+    def collect(self, run_dir: Path) -> None:
+        """As of LaunchTarget."""
+        record = _record_of(run_dir)
+        lock = None if record.collected or not record.ended else try_mirror_lock(run_dir)
+        if lock is None:
+            return
+        mirror = _mirror(run_dir, record)
+        try:
+            host = self._connected(record.remote)
+            self._tell(f"{record.remote.where}: bringing the checkpoints of {run_dir.name}")
+            collect(mirror, host, mirror.read(host))
+        finally:
+            lock.close()
 
     def logs(self, run_dir: Path) -> Path:
         """As of LaunchTarget."""

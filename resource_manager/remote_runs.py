@@ -1,0 +1,109 @@
+"""Runs on other machines, for commands that read run folders: asked first, so that the folder is right.
+
+A machine that cannot be reached is said, and the run counts as it was when it was last seen.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from brain.ml.checkpoint_files import step_of
+from brain.ml.run_files import CHECKPOINTS_FOLDER
+from resource_manager.launch_places import asked_target
+from resource_manager.remote_record import read_record
+from resource_manager.runs import RunInfo, read_run, stop_run, wait_stopped
+from tools_utilities.errors import QuarkError
+
+Tell = Callable[[str], None]
+AT_ONCE = 8
+"""Machines that are asked at the same time."""
+LOOK_SECONDS = 0.5
+
+
+def bring_up_to_date(run_dirs: Iterable[Path], tell: Tell) -> bool:
+    """Ask the machines of runs that are not known to have ended; returns whether any was asked.
+
+    Nothing here waits for a person: a machine that wants a passphrase counts as out of reach.
+    """
+    waiting = [
+        path for path in run_dirs if (record := read_record(path)) is not None and not record.ended
+    ]
+    if not waiting:
+        return False
+
+    def ask(run_dir: Path) -> str:
+        try:
+            with asked_target(run_dir, tell, may_ask=False) as target:
+                status = target.status(run_dir)
+        except QuarkError as error:
+            return f"{run_dir.name}: {error}; as last seen"
+        return (
+            f"{run_dir.name}: {status.why}; as last seen" if status.state == "unreachable" else ""
+        )
+
+    with ThreadPoolExecutor(min(AT_ONCE, len(waiting))) as pool:
+        for said in pool.map(ask, waiting):
+            if said:
+                tell(said)
+    return True
+
+
+def current_run(info: RunInfo, tell: Tell, *, whole: bool = False) -> RunInfo:
+    """Return a run as it stands now; `whole`: with its checkpoints, if it has ended.
+
+    Raises:
+        MachineError: they are not here and cannot be brought.
+    """
+    run_dir = Path(info.path)
+    if read_record(run_dir) is None:
+        return info
+    bring_up_to_date([run_dir], tell)
+    if whole:
+        with asked_target(run_dir, tell) as target:
+            target.collect(run_dir)
+    return read_run(run_dir)
+
+
+def stop_anywhere(run_dir: Path, tell: Tell) -> None:
+    """Ask a run to save and stop, where it is.
+
+    Raises:
+        MachineError: its machine is out of reach.
+        UsageError: it does not run.
+    """
+    if read_record(run_dir) is None:
+        stop_run(run_dir)
+        return
+    with asked_target(run_dir, tell) as target:
+        target.stop(run_dir)
+
+
+def wait_anywhere(
+    run_dir: Path,
+    timeout_seconds: float,
+    tell: Tell,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Wait until a run has ended, and bring what it saved; returns whether that came in time."""
+    if read_record(run_dir) is None:
+        return wait_stopped(run_dir, timeout_seconds)
+    deadline = clock() + timeout_seconds
+    with asked_target(run_dir, tell) as target:
+        while target.status(run_dir).state not in ("ended", "lost"):
+            if clock() >= deadline:
+                return False
+            sleep(LOOK_SECONDS)
+        target.collect(run_dir)
+    return True
+
+
+def checkpoint_here(event: Mapping[str, Any], run_dir: Path) -> Mapping[str, Any]:
+    """Return a checkpoint's event with where it lies here, if it was brought here."""
+    here = run_dir / CHECKPOINTS_FOLDER / Path(str(event.get("path") or "/")).name
+    return (
+        {**event, "path": str(here)} if step_of(here.name) is not None and here.is_dir() else event
+    )
