@@ -25,6 +25,7 @@ from tools_utilities.object_stores._bodies import BytesBody
 from tools_utilities.object_stores._failures import printable
 from tools_utilities.object_stores._process import clients_lock, process_id
 from tools_utilities.object_stores._s3_bodies import broken_body, plain_etag
+from tools_utilities.object_stores._web_addresses import RefusedAddressError, guard, may_connect
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse, PoolManager
@@ -205,9 +206,18 @@ class WebStore:
 
         asked = {"Accept-Encoding": "identity", **(headers or {})}
         try:
+            self._refuse_literal()
             response = self._client().request(
                 method, self._url(key), headers=asked, preload_content=method == "HEAD"
             )
+        except RefusedAddressError as error:
+            raise AccessError(
+                f"{self.endpoint_id}: {printable(key)}: not connected: {error}, "
+                "an address inside a network that is not public",
+                hint="If the host is your own, name it in NO_PROXY.",
+                key=key,
+                phase="connect",
+            ) from None
         except HTTPError as error:
             reason = getattr(error, "reason", None) or error
             if "CERTIFICATE_VERIFY_FAILED" in str(reason):
@@ -230,6 +240,16 @@ class WebStore:
             raise failure
         return response
 
+    def _refuse_literal(self) -> None:
+        """Refuse an address that stands in the URL itself; a proxy would connect to it for us."""
+        host = self._parts.hostname or ""
+        try:
+            allowed = may_connect(host, host, host)
+        except ValueError:
+            return  # a name
+        if not allowed:
+            raise RefusedAddressError(host, host)
+
     def _client(self) -> "PoolManager":
         if self._pool is None or self._pool[0] != process_id():
             with clients_lock():
@@ -247,7 +267,8 @@ class WebStore:
         proxy = getproxies().get(self._parts.scheme)
         if proxy:
             return urllib3.ProxyManager(proxy, **options)  # type: ignore[arg-type]  # one dict for both
-        return urllib3.PoolManager(**options)  # type: ignore[arg-type]  # one dict for both
+        pool = urllib3.PoolManager(**options)  # type: ignore[arg-type]  # one dict for both
+        return guard(pool, self._parts.hostname or "")
 
     def _failure(self, key: str, method: str, status: int) -> QuarkError | None:
         if status in {200, 206, 416}:
