@@ -31,11 +31,13 @@ def carry_out(reading: Reading, resources: Any, *, plan_only: bool = False) -> i
     for at, (intent, member) in enumerate(zip(known, members, strict=True)):
         if at:
             resources.console.note("", _told("then", member))
-        run = intent.run
+        run, resources.left_running = intent.run, False
         code = run(member, resources) if run is not None else UsageError.exit_code
         rest = members[at + 1 :]
-        if rest and (code or plan_only or member.slots.get("plan_only")):
-            why = "not done" if code else "after it"
+        # A run that was left running has not ended: what follows would not wait for it.
+        stops = code or resources.left_running
+        if rest and (stops or plan_only or member.slots.get("plan_only")):
+            why = "not done" if stops else "after it"
             resources.console.note(*(_told(why, one) for one in rest))
             return int(code)
         if code:

@@ -11,7 +11,7 @@ from tools_utilities.terminal_text import human_age, human_number
 
 MOST_RUNS = 9
 """Runs offered, newest first; another is answered by its name."""
-STATES = {"stop": True, "delete_run": False}
+STATES = {"stop": True, "attach": True, "delete_run": False}
 """Intents that take only runs that are running, or that are not."""
 
 

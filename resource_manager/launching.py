@@ -2,20 +2,22 @@
 
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from brain.ml.guardians import let_go
 from brain.ml.run_files import LOG_FILE, METRICS_FILE, PLAN_FILE
 from brain.ml.training_job import TrainingJob
 from resource_manager.launch_target import LaunchTarget, RunHandle
 from resource_manager.next_commands import after_end, after_launch, after_stop
 from resource_manager.plan import Plan
 from resource_manager.remote_record import forget_record
+from resource_manager.remote_runs import checkpoint_here
 from resource_manager.run_summary import summary_lines
-from resource_manager.run_watch import RunWatch, last_log_lines
+from resource_manager.run_watch import Bond, RunWatch, last_log_lines
 from resource_manager.runs import create_run, read_run, write_job
 from resource_manager.tensorboard_events import LiveEventFiles
 from tools_utilities.console import Console
@@ -28,12 +30,18 @@ INTERRUPTED, TERMINATED = 130, 143
 
 
 def start_run(
-    job: TrainingJob, plan: Plan | None, target: LaunchTarget, console: Console, *, flag: str = ""
+    job: TrainingJob,
+    plan: Plan | None,
+    target: LaunchTarget,
+    console: Console,
+    *,
+    flag: str = "",
+    left: Callable[[], None] = lambda: None,
 ) -> int:
     """Write the run folder, launch the job, watch it and say how it ended; returns its exit code.
 
     `plan=None`: the run exists and goes on; its folder and plan stay. `flag`: what the next commands
-    need to find the run.
+    need to find the run. `left` is called when the person leaves it running; then the code is 0.
 
     Raises:
         UsageError: the target refuses the job, or the run's name is taken; nothing was made.
@@ -62,10 +70,19 @@ def start_run(
     with LiveEventFiles(run_dir) as event_files:
         watch = RunWatch(
             job.name, run_dir / METRICS_FILE, console, also=event_files.take,
-            saves=not job.evaluate_only,
+            bond=Bond(
+                saves=not job.evaluate_only,
+                # Elsewhere whoever watches is no guardian of the run.
+                leave=(lambda: let_go(run_dir)) if job.remote is None else lambda: None,
+            ),
         )  # fmt: skip
         code = watch.follow(lambda: target.launch(launch_plan))
-    return _say_how_it_ended(watch, code, job, console, flag)
+    if job.remote is not None:
+        watch.run.checkpoint = dict(checkpoint_here(watch.run.checkpoint, run_dir))
+    if watch.left:
+        left()
+        return say_left(job, console, flag)
+    return say_how_it_ended(watch, code, job, console, flag)
 
 
 def _process_of(handle: RunHandle, job: TrainingJob) -> str:
@@ -78,9 +95,19 @@ def _write_plan(run_dir: Path, plan: Plan) -> None:
     write_private(path, msgspec.json.format(msgspec.json.encode(redact_data(plan)), indent=2))
 
 
-def _say_how_it_ended(
+def say_left(job: TrainingJob, console: Console, flag: str) -> int:
+    """Say that a run goes on that is watched no more, and how to find it; returns the exit code."""
+    console.result(
+        [f"{job.name} goes on in the background", *after_launch(job, flag)],
+        {"schema": 1, "run": job.name, "left": True},
+    )
+    return 0
+
+
+def say_how_it_ended(
     watch: RunWatch, code: int, job: TrainingJob, console: Console, flag: str
 ) -> int:
+    """Say how a watched run ended and what to do next; returns the exit code."""
     run = watch.run
     done = code == 0 and run.end.get("exit_code") == 0  # before it heard of any signal
     if not done and (watch.signals or code in (INTERRUPTED, TERMINATED)):

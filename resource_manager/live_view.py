@@ -66,8 +66,8 @@ class LiveRun:
         if len(self.losses) > KEPT_LOSSES:
             self.losses = self.losses[::2]
 
-    def lines(self, width: int, *, draw: bool, saying: str = "") -> list[Line]:
-        """Return the live block: at most `width` columns wide."""
+    def lines(self, width: int, *, draw: bool, saying: str = "", keys: str = "") -> list[Line]:
+        """Return the live block, at most `width` columns wide; `keys`: what can be typed."""
         if not self.step:
             block: list[Line] = [[Span(self.name, "title"), f"  {self._before_steps()} …"]]
         else:
@@ -82,6 +82,8 @@ class LiveRun:
             block.extend([Span(line, "yellow")] for line in fold(self.stall, width))
         if saying:
             block.extend([Span(line, "yellow")] for line in fold(saying, width))
+        elif keys:
+            block.extend([Span(line, "dim")] for line in fold(keys, width))
         return block
 
     def log_line(self) -> str:

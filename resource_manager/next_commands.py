@@ -32,7 +32,9 @@ def runs_flag(settings: Settings, out_dir: Path | None = None) -> str:
 
 def after_launch(job: TrainingJob, flag: str = "") -> list[Line]:
     """Return the commands that find a run which goes on in the background."""
-    return _lines([f"quark {verb} {said_run(job.name)}{flag}" for verb in ("show", "logs", "stop")])
+    return _lines(
+        [f"quark {verb} {said_run(job.name)}{flag}" for verb in ("attach", "show", "logs", "stop")]
+    )
 
 
 def after_end(job: TrainingJob, reason: str | None = None, flag: str = "") -> list[Line]:

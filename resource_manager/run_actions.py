@@ -25,7 +25,13 @@ class RunActions:
     """Commands on runs that exist, on the cache and on this machine; each in a file of its own."""
 
     console: Console
+    left_running = False
+    """Whether a run of this command was left running in the background while it was watched."""
     _options: Any
+
+    def note_left(self) -> None:
+        """Take note that the run was left: what follows by `then` would not wait for its end."""
+        self.left_running = True
 
     def _settings_of(self, reading: Spoken, *, keep_relative: bool = False) -> Settings:
         raise NotImplementedError
@@ -56,6 +62,12 @@ class RunActions:
         from resource_manager.compare_command import compare_command
 
         return compare_command(self._settings_of(reading), reading.slots, self.console)
+
+    def attach(self, reading: Spoken) -> int:
+        """Watch a run that goes on."""
+        from resource_manager.attaching import attach_command
+
+        return attach_command(self._settings_of(reading), reading.slots, self.console)
 
     def stop_runs(self, reading: Spoken) -> int:
         """Stop one run or all, saving them."""

@@ -2,7 +2,8 @@
 
 Ctrl-C says at once that the run is saving and asks it to; a second one ends it without saving.
 SIGTERM and a closed terminal (SIGHUP) ask it to save too. Nothing the watcher started is left
-behind when it returns.
+behind when it returns, unless somebody left it running on purpose, by a key. Who only looks on
+(`attach`) leaves by any signal, and the run goes on.
 """
 
 import contextlib
@@ -17,8 +18,10 @@ import msgspec
 
 from resource_manager.launch_target import RunHandle
 from resource_manager.live_view import LiveRun
+from resource_manager.tensorboard_events import told_last
 from tools_utilities.console import DEFAULT_COLUMNS, Console
 from tools_utilities.errors import UsageError
+from tools_utilities.terminal_keys import pressed_keys
 from tools_utilities.terminal_text import Line
 
 POLL_SECONDS = 0.1
@@ -35,6 +38,10 @@ SAYINGS = (
 """What is said after the first and the second signal."""
 NOTHING_SAVED = ("", "Stopping. Ctrl-C again stops at once.", "Stopping at once.")
 """The same of a run that has nothing to save: an evaluation."""
+LEAVE_KEY = "d"
+KEYS = f"{LEAVE_KEY} leaves it running in the background · Ctrl-C saves and stops"
+KEYS_UNSAVED = f"{LEAVE_KEY} leaves it running in the background · Ctrl-C stops"
+KEYS_LOOKING = "Ctrl-C ends the view; the run goes on"
 
 
 class MetricsTail:
@@ -64,6 +71,20 @@ class MetricsTail:
         return events
 
 
+class Bond(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is to whoever watches it."""
+
+    saves: bool = True
+    """A stop saves it."""
+    leave: Callable[[], None] | None = None
+    """Makes it go on without this process, when the person asks for that; None: it cannot."""
+    looks_on: bool = False
+    """It is another process's: a signal ends the looking, not the run."""
+
+
+WATCHED = Bond()
+
+
 class RunWatch:
     """One watched run, from its launch to its end."""
 
@@ -74,17 +95,33 @@ class RunWatch:
         console: Console,
         *,
         also: Callable[[dict[str, Any]], None] = lambda _event: None,
-        saves: bool = True,
+        bond: Bond = WATCHED,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`also` is given every event; it must not take long. `saves`: whether a stop saves anything."""
-        self._sayings = SAYINGS if saves else NOTHING_SAVED
+        """Watch one run.
+
+        Args:
+            name: The run's.
+            metrics_path: What is followed.
+            console: Where it is shown.
+            also: Is given every event; it must not take long.
+            bond: What the run is to whoever watches it.
+            clock: Seconds that never go back.
+            sleep: Waits.
+        """
+        self._sayings = SAYINGS if bond.saves else NOTHING_SAVED
+        self._bond = bond
+        self._keys_text = KEYS if bond.saves else KEYS_UNSAVED
+        if bond.looks_on:
+            self._keys_text = KEYS_LOOKING
+        self.left = False
+        """Whether somebody left the run running."""
         self.run = LiveRun(name)
         self._also = also
         self.signals: list[int] = []
         """Signals received so far, in order."""
-        self._tail = MetricsTail(metrics_path)
+        self._tail = MetricsTail(metrics_path, whole=bond.looks_on)
         self._console = console
         self._clock = clock
         self._sleep = sleep
@@ -97,23 +134,63 @@ class RunWatch:
         with self._signal_handlers():
             self._handle = launch()
             try:
-                if self._console.can_animate and not self._console.about.json:
-                    with self._console.live() as paint:
-                        return self._loop(self._handle, paint)
-                return self._loop(self._handle, None)
+                with self._keys() as typed:
+                    if self._console.can_animate and not self._console.about.json:
+                        with self._console.live() as paint:
+                            return self._loop(self._handle, typed, paint)
+                    return self._loop(self._handle, typed, None)
             except BaseException:
                 self._handle.kill()
                 raise
 
-    def _loop(self, handle: RunHandle, paint: Callable[[Sequence[Line]], None] | None) -> int:
+    def _take(self, events: Sequence[dict[str, Any]]) -> None:
+        for event in events:
+            self.run.take(event)
+            self._console.event(event)
+            self._also(event)
+
+    def catch_up(self) -> None:
+        """Take in what the run has told so far; of its last start it is passed on too."""
+        events = told_last(self._tail.read())
+        begun = max((at for at, event in enumerate(events) if event["event"] == "start"), default=0)
+        for at, event in enumerate(events):
+            self.run.take(event)
+            if at >= begun:
+                self._console.event(event)
+
+    def _keys(self) -> contextlib.AbstractContextManager[Callable[[], str]]:
+        """Return what listens to single keys, where somebody is there to type them."""
+        if not self._offers_keys:
+            return contextlib.nullcontext(lambda: "")
+        return pressed_keys(self._console.terminal()[0])
+
+    @property
+    def _offers_keys(self) -> bool:
+        can = self._console.can_ask and not self._console.about.json
+        return can and self._bond.leave is not None
+
+    def _is_left(self, typed: str) -> bool:
+        """Tell whether somebody goes, and the run goes on."""
+        if self._bond.looks_on:
+            self.left = bool(self.signals)
+        elif self._bond.leave is not None and LEAVE_KEY in typed.lower() and not self.signals:
+            self._bond.leave()
+            self.left = True
+        return self.left
+
+    def _loop(
+        self,
+        handle: RunHandle,
+        typed: Callable[[], str],
+        paint: Callable[[Sequence[Line]], None] | None,
+    ) -> int:
+        if self._offers_keys and paint is None:
+            self._console.note(self._keys_text)
         shown_at, shown = self._clock() - LOG_SECONDS, (None, False)
         while True:
             code = handle.poll()
             # Read after the poll: what an ended run wrote last is there by now.
-            for event in self._tail.read():
-                self.run.take(event)
-                self._console.event(event)
-                self._also(event)
+            self._take(self._tail.read())
             said = self._pass_signals_on(handle)
             self._tell(handle.news(), painted=paint is not None)
             now = self._clock()
@@ -128,12 +205,15 @@ class RunWatch:
                     shown_at, shown = now, stands
             if code is not None:
                 return code
+            if self._is_left(typed()):
+                return 0
             self._sleep(POLL_SECONDS)
 
     def _lines(self) -> list[Line]:
         width = (self._console.note_width or DEFAULT_COLUMNS) - 1
         saying = self._sayings[min(2, len(self.signals))]
-        return self.run.lines(width, draw=self._console.draws_blocks, saying=saying)
+        keys = self._keys_text if self._offers_keys or self._bond.looks_on else ""
+        return self.run.lines(width, draw=self._console.draws_blocks, saying=saying, keys=keys)
 
     def _tell(self, news: list[str], *, painted: bool) -> None:
         for text in news:
@@ -144,7 +224,9 @@ class RunWatch:
 
     def _pass_signals_on(self, handle: RunHandle) -> list[str]:
         """Pass on what arrived since the last look; returns what to say about it."""
-        said = []
+        said: list[str] = []
+        if self._bond.looks_on:
+            return said
         for number in self.signals[self._passed_on : 2]:
             self._passed_on += 1
             said.append(self._sayings[self._passed_on])

@@ -44,6 +44,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handl
 from brain.ml.agent_keeper import Keeper
 from brain.ml.agent_pulse import SILENT_SECONDS, Pulse
 from brain.ml.failure import Failure, failed_for_good
+from brain.ml.guardians import Guardians
 from brain.ml.metrics import MetricsLog
 from brain.ml.process_group import World, attempt_of, name_start, read_world
 from brain.ml.stop_request import ASK_AGAIN, PERSONS, REGROUPED
@@ -97,7 +98,7 @@ class QuarkAgent(LocalElasticAgent):
         self._run_dir = run_dir
         self._starts = PrefixStore("quark", store)
         self._start = 0
-        self._guardians = guardians
+        self._guardians = Guardians(run_dir, guardians)
         self._connect = lambda: _connect(f"{store.host}:{store.port}")
         self._pulse: Pulse | None = None
 
@@ -143,7 +144,7 @@ class QuarkAgent(LocalElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         result: RunResult = super()._monitor_workers(worker_group)
-        if any(not guardian.alive for guardian in self._guardians):
+        if self._guardians.missed:
             raise SignalException("whoever started this agent has died", signal.SIGTERM)
         if result.state == WorkerState.HEALTHY and self._pulse is not None:
             silent = self._pulse.silent()

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from brain.ml.failure import Failure
+from brain.ml.guardians import Guardians
 from brain.ml.metrics import MetricsLog
 from brain.ml.process_group import ProcessGroup, World, read_world
 from brain.ml.run_lock import AGAIN_SECONDS, FIRST_SECONDS, only_start
@@ -32,15 +33,15 @@ from brain.ml.watchdog import Watchdog
 from tools_utilities.errors import QuarkError, RunStoppedError, UsageError
 from tools_utilities.open_files import raise_open_file_limit
 from tools_utilities.process_identity import ProcessIdentity, identify
-
 from tools_utilities.redaction import guard_process
+
 logger = logging.getLogger("quark")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a job file; returns the exit code."""
-    stop = StopRequest()
     guard_process()
+    stop = StopRequest()
     stop.install()
     raise_open_file_limit()
     world = read_world()
@@ -78,7 +79,7 @@ def train(job: TrainingJob, world: World, stop: StopRequest) -> int:
         job.stall_seconds, out=sys.stderr, tell=lambda message: _tell_stall(metrics, world, message)
     )
     watchdog = Watchdog(
-        world, metrics, failure, _guardians(world), stall=stall,
+        world, metrics, failure, Guardians(run_dir, _guardians(world)), stall=stall,
         # Under an agent the launcher is the agent's to watch.
         orphaned=ASK_AGAIN if world.start else signal.SIGTERM,
         leaving=lambda: _leaves_early(session),

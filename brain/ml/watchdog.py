@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from brain.ml.failure import Failure
+from brain.ml.guardians import Guardians
 from brain.ml.metrics import HEARTBEAT_SECONDS, MetricsLog
 from brain.ml.process_group import World
 from brain.ml.stall_watch import StallWatch
@@ -33,7 +34,7 @@ class Watchdog:
         world: World,
         metrics: MetricsLog,
         failure: Failure,
-        guardians: Sequence[ProcessIdentity],
+        guardians: Guardians,
         *,
         stall: StallWatch | None = None,
         orphaned: signal.Signals = signal.SIGTERM,
@@ -54,7 +55,7 @@ class Watchdog:
         self._world = world
         self._metrics = metrics
         self._failure = failure
-        self._guardians = list(guardians)
+        self._guardians: Guardians | None = guardians
         self._peers: list[ProcessIdentity] = []
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -100,8 +101,8 @@ class Watchdog:
             self._look_around()
 
     def _look_up(self) -> None:
-        if any(not guardian.alive for guardian in self._guardians):
-            self._guardians = []
+        if self._guardians is not None and self._guardians.missed:
+            self._guardians = None
             logger.warning("the process that launched this run has died: saving and stopping")
             os.kill(os.getpid(), self._orphaned)
 

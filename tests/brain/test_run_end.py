@@ -12,6 +12,7 @@ from threading import Thread
 import pytest
 
 from brain.ml.failure import Failure
+from brain.ml.guardians import Guardians
 from brain.ml.metrics import MetricsLog
 from brain.ml.process_group import World, read_world
 from brain.ml.stop_request import StopRequest
@@ -132,7 +133,9 @@ def test_watchdog_asks_to_stop_when_the_launcher_dies(tmp_path: Path):
     guardian = identify(gone)
     os.waitpid(gone, 0)
     world = World()
-    watchdog = Watchdog(world, MetricsLog(tmp_path), Failure(tmp_path, world), [guardian])
+    watchdog = Watchdog(
+        world, MetricsLog(tmp_path), Failure(tmp_path, world), Guardians(tmp_path, [guardian])
+    )
     watchdog.start()
     try:
         wait_for(lambda: heard, 5)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from brain.ml.failure import Failure
+from brain.ml.guardians import Guardians
 from brain.ml.metrics import MetricsLog
 from brain.ml.process_group import World
 from brain.ml.watchdog import Watchdog
@@ -19,7 +20,7 @@ DEAD = 2**22 - 3
 def _told(run_dir: Path, *peers: ProcessIdentity, leaving: bool = False) -> list[str]:
     world = World(world_size=1 + len(peers), attempt="a")
     metrics, failure = MetricsLog(run_dir), Failure(run_dir, world)
-    watchdog = Watchdog(world, metrics, failure, (), leaving=lambda: leaving)
+    watchdog = Watchdog(world, metrics, failure, Guardians(run_dir, ()), leaving=lambda: leaving)
     watchdog.watch_peers((identify(os.getpid()), *peers))
     watchdog.wait_for_cause(0.2)
     return [event["message"] for event in read_events(run_dir) if event["event"] == "error"]

@@ -102,7 +102,9 @@ def events_of(project: Path) -> list[dict[str, Any]]:
 
 def descendants_of(project: Path) -> list[str]:
     """Processes that name the project's folder, our own watcher of it aside."""
-    found = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        ["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True, check=True
+    )
     return [line for line in found.stdout.splitlines() if f"{project}/runs" in line]
 
 

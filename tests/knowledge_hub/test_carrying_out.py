@@ -25,10 +25,13 @@ class Resources:
         self.codes = codes
         self.calls: list[tuple[str, dict[str, object]]] = []
         self.console = Notes()
+        self.left_running = False
+        self.leaves = ""
 
     def __getattr__(self, name):
         def act(reading):
             self.calls.append((name, dict(reading.slots)))
+            self.left_running = name == self.leaves
             return self.codes.get(name, 0)
 
         return act
@@ -67,6 +70,18 @@ def test_it_stops_at_the_first_failure_and_names_what_is_left():
     assert resources.console.lines[-1] == "not done: quark show the last run"
 
 
+def test_what_follows_does_not_begin_when_the_run_was_left_running():
+    resources = Resources()
+    resources.leaves = "train"
+    assert carry_out(HUB.read("train with ./d then evaluate on ./e"), resources) == 0
+    assert [name for name, _ in resources.calls] == ["train"]
+    assert resources.console.lines == ["not done: quark evaluate on ./e"]
+    # In a session, the next sentence is another matter.
+    resources.leaves = ""
+    assert carry_out(HUB.read("train with ./d then list runs"), resources) == 0
+    assert len(resources.calls) == 3
+
+
 @pytest.mark.parametrize("sentence", ["train with ./d and just show me the plan then list runs"])
 def test_a_plan_stops_before_what_follows(sentence):
     resources = Resources()
@@ -81,7 +96,7 @@ def test_a_plan_stops_before_what_follows(sentence):
 def test_what_cannot_be_carried_out_stops_all_before_the_first():
     resources = Resources()
     for sentence in (
-        "train with ./d then compare fox-1 and fox-2",
+        "train with ./d then export fox-1 for slurm",
         "train with ./d in the background then list runs",
     ):
         with pytest.raises(UsageError):

@@ -23,7 +23,7 @@ def at_a_shell(command: str) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("verb", ["show", "stop", "resume", "delete", "logs", "rerun"])
+@pytest.mark.parametrize("verb", ["show", "stop", "resume", "delete", "logs", "rerun", "attach"])
 def test_a_run_of_any_name_can_be_said(verb, name):
     reading = HUB.read(at_a_shell(f"{verb} {said_run(name)}"))
     assert (reading.status, reading.slots) == ("ok", {"run": name})

@@ -143,7 +143,8 @@ def test_an_evaluation_is_repeated_with_changes_of_its_own_kind(shell):
 
 def test_a_run_in_the_background_is_found(shell):
     text = shell.type(f"{TRAIN} named fox-1 in the background", START)
-    show, logs, stop = offered(text)
+    attach, show, logs, stop = offered(text)
+    assert HUB.read(attach.removeprefix("quark ")).intent == "attach"
     shell.type(show)
     shell.type(logs)
     assert stop == "quark stop fox-1"
