@@ -19,7 +19,7 @@ NAMES = frozenset(
 )  # fmt: skip
 CARRIED_OUT = frozenset(
     [
-        "train", "finetune", "evaluate", "estimate", "again", "resume", "discover", "inspect", "list", "show", "logs",
+        "train", "finetune", "evaluate", "estimate", "simulate", "again", "resume", "discover", "inspect", "list", "show", "logs",
         "stop", "compare", "attach", "delete_run", "clean_cache", "doctor", "demo", "help",
         "process", "shard", "claim", "complete", "fail", "reset_shard", "shard_status",
     ]
