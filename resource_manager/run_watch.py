@@ -140,7 +140,8 @@ class RunWatch:
                             return self._loop(self._handle, typed, paint)
                     return self._loop(self._handle, typed, None)
             except BaseException:
-                self._handle.kill()
+                if not self._bond.looks_on:
+                    self._handle.kill()
                 raise
 
     def _take(self, events: Sequence[dict[str, Any]]) -> None:

@@ -8,6 +8,7 @@ import msgspec
 
 from brain.ml.event_text import figure_texts
 from brain.ml.run_files import PLOTS_FOLDER
+from resource_manager.remote_runs import current_run
 from resource_manager.run_commands import STATUS_STYLES, run_of
 from resource_manager.run_figures import (
     SLOW_DATA_SHARE,
@@ -43,7 +44,7 @@ PICTURE_COLUMNS = 78
 
 def show_command(settings: Settings, slots: Mapping[str, Any], console: Console) -> int:
     """Print one run's figures and curves; a PNG, a page and TensorBoard files where those can be made."""
-    info = run_of(settings, slots.get("run"))
+    info = current_run(run_of(settings, slots.get("run")), console.note)
     events = read_events(Path(info.path))
     record = record_of(info, events)
     figures = figures_of(record)

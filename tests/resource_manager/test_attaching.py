@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from resource_manager.attaching import OthersRun
+from resource_manager.launch_targets.local import LAUNCH_TARGET
 from resource_manager.run_watch import KEYS_LOOKING, Bond, RunWatch
 from tests.projects import Said, make_manager
 from tests.resource_manager.run_folders import step, write_run
@@ -33,9 +33,6 @@ class Running(ScriptedRun):
 
     def poll(self) -> int | None:
         return super().poll() if self.script else None
-
-    def news(self) -> list[str]:
-        return []
 
 
 @pytest.fixture
@@ -157,14 +154,24 @@ def test_the_exit_code_is_the_runs_own(tmp_path, ends, code):
     folder = write_run(tmp_path, "fox-1", [step(1)], more=[{**END, **ends, "time": 9e9}])
     events = (folder / "metrics.jsonl").read_text().splitlines()[:-1]
     (folder / "metrics.jsonl").write_text("\n".join(events) + "\n")
-    clock = iter(range(10))
-    run = OthersRun(folder, clock=lambda: float(next(clock)))
-    assert run.poll() == code
+    assert LAUNCH_TARGET.attach(folder).poll() == code
 
 
 def test_a_run_that_is_lost_meanwhile_ends_the_view(tmp_path):
     folder = write_run(tmp_path, "fox-1", [step(1)])
     (folder / "metrics.jsonl").write_text(json.dumps({**START, "time": 1.0}) + "\n")
+    assert LAUNCH_TARGET.attach(folder).poll() is None
     os.utime(folder / "job.yaml", (1, 1))  # nobody has been seen since
-    clock = iter(range(10))
-    assert OthersRun(folder, clock=lambda: float(next(clock))).poll() == 1
+    assert LAUNCH_TARGET.attach(folder).poll() == 1
+
+
+def test_a_view_that_breaks_leaves_the_run_alone(tmp_path):
+    class Broken(Running):
+        def poll(self) -> int | None:
+            raise OSError("gone")
+
+    watch, _, _ = watched(tmp_path, Bond(looks_on=True))
+    handle = Broken(tmp_path / "metrics.jsonl")
+    with pytest.raises(OSError, match="gone"):
+        watch.follow(lambda: handle)
+    assert handle.calls == []

@@ -70,6 +70,9 @@ class ScriptedRun:
     def kill(self) -> None:
         self.calls.append("kill")
 
+    def news(self) -> list[str]:
+        return []
+
 
 def watch(tmp_path: Path, *script: object, json_output: bool = False):
     out, err = io.StringIO(), io.StringIO()
