@@ -17,6 +17,10 @@ SPARE_SHARE = 1 / 256
 """Of the budget: so much more goes at a time, as in `DiskCache`."""
 
 
+Entry = tuple[float, float, int, int]
+"""What goes first is least: by the policy, then by last use; object, and which of its entries holds."""
+
+
 class Uses(NamedTuple):
     """When objects are used: pairs of an object and a place in the epoch's order, ascending by place."""
 
@@ -71,7 +75,7 @@ class SimulatedCache:
         self._leases: dict[int, int] = {}
         self._stamps: dict[int, int] = {}
         self._last_used: dict[int, float] = {}
-        self._heap: list[tuple[float, int, int]] = []
+        self._heap: list[Entry] = []
         self._spare = int(budget_bytes * SPARE_SHARE)
         self._uses: dict[int, list[int]] = {}
         self._following: dict[int, int] = {}
@@ -131,22 +135,20 @@ class SimulatedCache:
         if short <= 0:
             return True
         soonest = self.next_use(number) if ahead and self.by_plan else -1.0
-        kept: list[tuple[float, int, int]] = []
+        kept: list[Entry] = []
         short = self._evict(short, soonest, now, kept)
         for entry in kept:
-            if short > 0 and not ahead and self.arrival[entry[1]] <= now:
-                short -= self._forget(entry[1])  # announced, but there is nothing else
+            if short > 0 and not ahead and self.arrival[entry[2]] <= now:
+                short -= self._forget(entry[2])  # announced, but there is nothing else
             else:
                 heappush(self._heap, entry)
         return short <= 0
 
-    def _evict(
-        self, short: int, soonest: float, now: float, kept: list[tuple[float, int, int]]
-    ) -> int:
+    def _evict(self, short: int, soonest: float, now: float, kept: list[Entry]) -> int:
         """Evict what is needed after `soonest`; returns what is still short. `kept` was passed over."""
         spare, heap = self._spare, self._heap
         while heap:
-            key, old, stamp = heap[0]
+            key, _, old, stamp = heap[0]
             if stamp != self._stamps[old]:
                 heappop(heap)
             elif self.arrival[old] > now or (self._spares_wanted and self.wanted.get(old)):
@@ -169,5 +171,6 @@ class SimulatedCache:
 
     def _offer(self, number: int) -> None:
         self._stamps[number] = self._stamps.get(number, 0) + 1
-        key = -self.next_use(number) if self.by_plan else self._last_used[number]
-        heappush(self._heap, (key, number, self._stamps[number]))
+        used = self._last_used[number]
+        key = -self.next_use(number) if self.by_plan else used
+        heappush(self._heap, (key, used, number, self._stamps[number]))

@@ -13,21 +13,18 @@ a machine together go at the machine's rate, in the order they began; retries, d
 users of the link are left out; an epoch's samples are those of equal bytes.
 """
 
-from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
 
 import numpy as np
 
 from brain.ml.dataset_shards.shuffle_order import Indices
 from resource_manager.simulated_cache import SimulatedCache, Uses
+from resource_manager.simulated_link import EpochFigures, Link, RunSettings
 from resource_manager.simulated_order import WINDOWS_OPENED_AHEAD, Epoch, SimulatedOrder
 from tools_utilities.use_plan import MAX_PLANNED
 
 OPEN_THREADS = 4
 """Of each reader."""
-PART_BYTES = 16 << 20
-PARTED_FROM_BYTES = 48 << 20
-PARTS_AT_ONCE = 8
 POOL_BYTES = 128 << 20
 """Of memory, for whole objects where there is no cache …"""
 POOL_SHARE = 4
@@ -37,76 +34,25 @@ CACHE_SHARE_AHEAD = 8
 KEYS_PER_PAGE = 1000
 
 
-@dataclass(frozen=True, kw_only=True)
-class Link:
-    """Between a machine and the store."""
-
-    latency_seconds: float
-    """To the first byte of an answer."""
-    connection_bytes_per_second: float
-    node_bytes_per_second: float
-    """Of all connections of a machine together."""
-    connections: int = 8
-    """Of each reader that reads ahead."""
-
-    def fetch_seconds(self, num_bytes: int) -> float:
-        """Return what a fetch takes that has the machine for itself."""
-        rate, latency = self.connection_bytes_per_second, self.latency_seconds
-        if num_bytes >= PARTED_FROM_BYTES:
-            # The first part goes alone until its first byte.
-            rate *= min(PARTS_AT_ONCE, -(-num_bytes // PART_BYTES))
-            latency *= 2
-        return latency + num_bytes / rate
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSettings:
-    """What a run does with its data."""
-
-    link: Link
-    step_seconds: float
-    epochs: int = 1
-    cache_bytes: int = 0
-    """Of each machine; 0: no cache."""
-    cache_policy: str = "next_use"
-    prefetch: int | None = None
-    """Objects read ahead; None: as many as the budget holds; 0: none."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpochFigures:
-    """What an epoch took, over all machines."""
-
-    steps: int
-    seconds: float
-    stall_seconds: float
-    """Of those, spent waiting for data."""
-    first_batch_seconds: float
-    """From the epoch's begin (of the first one: before the listing) to its first batch."""
-    fetched_bytes: int
-    again_bytes: int
-    """Of those, of objects that the same machine had fetched before."""
-    requests: int
-    open_bytes: int
-    """Most that one reader had open at a time, in stored bytes."""
-    cached_bytes: int
-    """Most that one machine held."""
-
-    @property
-    def data_wait_share(self) -> float:
-        """Share of the time that was waited for data."""
-        return self.stall_seconds / self.seconds if self.seconds else 0.0
-
-
 class _Node:
     """One machine: its cache, its link, what it has fetched."""
 
-    def __init__(self, cache: SimulatedCache, link: Link, *, pooled: bool) -> None:
-        """`pooled`: the cache is a pool of memory, which takes no large objects."""
+    def __init__(
+        self, cache: SimulatedCache, link: Link, anywhere: set[int], *, pooled: bool
+    ) -> None:
+        """Begin with nothing.
+
+        Args:
+            cache: Its cache.
+            link: To the store.
+            anywhere: What any machine has fetched; all machines add to it.
+            pooled: Whether the cache is a pool of memory, which takes no large objects.
+        """
+        self._anywhere = anywhere
         self.cache, self._link, self._pooled = cache, link, pooled
         self._link_free = 0.0
         self._fetched: set[int] = set()
-        self.fetched_bytes = self.again_bytes = self.requests = 0
+        self.fetched_bytes = self.again_bytes = self.elsewhere_bytes = self.requests = 0
 
     def is_ranged(self, number: int) -> bool:
         """Tell whether an object is read by ranges, never whole."""
@@ -115,12 +61,14 @@ class _Node:
     def transfer(self, number: int, num_bytes: int, begin: float) -> float:
         """Take bytes of an object from the store; returns when they are there."""
         link = self._link
-        self.requests += -(-num_bytes // PART_BYTES) if num_bytes >= PARTED_FROM_BYTES else 1
+        self.requests += link.requests_for(num_bytes)
         self.fetched_bytes += num_bytes
         if number in self._fetched:
             self.again_bytes += num_bytes
-        else:
-            self._fetched.add(number)
+        elif number in self._anywhere:
+            self.elsewhere_bytes += num_bytes
+        self._fetched.add(number)
+        self._anywhere.add(number)
         own = begin + link.fetch_seconds(num_bytes)
         shared = max(self._link_free, begin + link.latency_seconds)
         self._link_free = shared + num_bytes / link.node_bytes_per_second
@@ -187,8 +135,14 @@ class SimulatedRun:
             known = "plan" if planned else "announced"
         self._planned = known == "plan"
         budget = settings.cache_bytes if cached else POOL_BYTES
+        anywhere: set[int] = set()
         self._nodes = [
-            _Node(SimulatedCache(self._sizes, budget, known), settings.link, pooled=not cached)
+            _Node(
+                SimulatedCache(self._sizes, budget, known),
+                settings.link,
+                anywhere,
+                pooled=not cached,
+            )
             for _ in range(max(order.node_of) + 1)
         ]
         self._ahead_bytes = READ_AHEAD_BYTES
@@ -222,7 +176,10 @@ class SimulatedRun:
         first, stalled = played.play(begun + listing)
         stalled += listing
         self._now = begun + epoch.num_steps * self._settings.step_seconds + stalled
-        fetched, again, requests = (self._sums() - before).tolist()
+        fetched, again, elsewhere, requests = (self._sums() - before).tolist()
+        # Machines that are alike fetch alike: all but one of them what another has.
+        alike = self._order.alike_nodes
+        elsewhere += (fetched - again - elsewhere) // alike * (alike - 1)
         return EpochFigures(
             steps=epoch.num_steps,
             seconds=self._now - begun,
@@ -230,6 +187,7 @@ class SimulatedRun:
             first_batch_seconds=first - begun,
             fetched_bytes=fetched,
             again_bytes=again,
+            elsewhere_bytes=elsewhere,
             requests=requests,
             open_bytes=(
                 max(reader.most_open_bytes for reader in readers)
@@ -240,8 +198,11 @@ class SimulatedRun:
         )
 
     def _sums(self) -> Indices:
-        """Return bytes fetched, of those again, and requests, of all machines so far."""
-        sums = [(node.fetched_bytes, node.again_bytes, node.requests) for node in self._nodes]
+        """Return bytes fetched, of those again, or elsewhere before, and requests, of all so far."""
+        sums = [
+            (node.fetched_bytes, node.again_bytes, node.elsewhere_bytes, node.requests)
+            for node in self._nodes
+        ]
         total: Indices = np.array(sums, np.int64).sum(axis=0) * self._order.alike_nodes
         return total
 

@@ -17,8 +17,9 @@ from resource_manager.data_finding import FoundData
 from resource_manager.estimating import Measured
 from resource_manager.job_settings import job_fields
 from resource_manager.order_looking import OrderLook
+from resource_manager.simulated_link import EpochFigures, Link, RunSettings
 from resource_manager.simulated_order import SimulatedData, SimulatedOrder, SimulatedWorld
-from resource_manager.simulated_run import POOL_BYTES, EpochFigures, Link, RunSettings, SimulatedRun
+from resource_manager.simulated_run import POOL_BYTES, SimulatedRun
 from tools_utilities.errors import InputNeededError
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.settings import Settings
@@ -275,10 +276,14 @@ def _link(found: Simulation, settings: Settings) -> str:
 
 
 def _epoch(one: EpochFigures) -> str:
+    twice = one.again_bytes + one.elsewhere_bytes
+    again = f", {human_bytes(twice)} of it twice" if twice else ""
+    if one.again_bytes and one.elsewhere_bytes:
+        again += f" ({human_bytes(one.again_bytes)} by the same machine)"
     return (
         f"{human_seconds(one.seconds)}, data wait {one.data_wait_share:.1%}"
         f" ({human_seconds(one.stall_seconds)}); fetched {human_bytes(one.fetched_bytes)} in"
-        f" {human_count(one.requests)} requests, {human_bytes(one.again_bytes)} of it again"
+        f" {human_count(one.requests)} requests{again}"
     )
 
 

@@ -3,6 +3,7 @@
 import tempfile
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import numpy as np
 
 from brain.ml.dataset_shards.stream_dataset import StreamDataset
 from brain.ml.dataset_shards.stream_loader import StreamLoader
+from resource_manager.simulated_link import EpochFigures, Link, RunSettings
 from resource_manager.simulated_order import SimulatedData, SimulatedOrder, SimulatedWorld
-from resource_manager.simulated_run import EpochFigures, Link, RunSettings, SimulatedRun
+from resource_manager.simulated_run import SimulatedRun
 from tests.simulated_store import SimulatedStore
 from tools_utilities.scripts.s3_streaming_manager import StreamingManager
 
@@ -109,7 +111,11 @@ class Setting:
         manager = StreamingManager.for_store(
             store.register(), cache_dir=None, cache_bytes=0, counts_dir=str(folder / "counts")
         )
-        StreamDataset(manager, "data/x/", rank=0, world_size=2, partition="contiguous").prepare()
+        ranks = 1 if self.partition == "round_robin" else self.ranks
+        stream = StreamDataset(
+            manager, "data/x/", rank=0, world_size=ranks, partition=self.partition
+        )
+        deque(stream, maxlen=0)
 
     def _pass(self, loaders: list[StreamLoader]) -> None:
         """Read an epoch on all ranks, in step with each other."""
