@@ -36,14 +36,13 @@ def import_all():
     import awscrt.checksums
     import boto3
     import obstore.store
-    import pyarrow as pa
 
     from brain.ml.dataset_shards import stream_loader, token_collate
     from tools_utilities.scripts import dataset_discovery, s3_streaming_manager
     from tools_utilities.shard_formats import jsonl, tokens
 
     return (
-        awscrt.checksums, boto3, obstore.store, pa, stream_loader, token_collate,
+        awscrt.checksums, boto3, obstore.store, stream_loader, token_collate,
         dataset_discovery, s3_streaming_manager, jsonl, tokens,
     )  # fmt: skip
 

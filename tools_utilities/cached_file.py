@@ -1,5 +1,6 @@
 """One entry of the cache as a reader holds it: mapped, and leased against eviction."""
 
+import errno
 import mmap
 import os
 import time
@@ -7,6 +8,7 @@ from collections import OrderedDict
 from pathlib import Path
 from threading import Lock
 
+from tools_utilities.checksum import file_crc32c
 from tools_utilities.file_locks import HeldFile
 
 _CHECKED_KEPT = 16_384
@@ -42,6 +44,21 @@ class CheckedFiles:
 
 def _version(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def why_wrong(fd: int, size_bytes: int, checksum: int) -> str | None:
+    """Read an entry's file once and return why it is not to be used; None: its content is right.
+
+    Raises:
+        OSError: it could not be read for a reason that lies not in the file.
+    """
+    try:
+        right = file_crc32c(fd, size_bytes) == checksum
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return "the disk cannot read it"
+    return None if right else "its content has changed since it was written"
 
 
 class LentFile:

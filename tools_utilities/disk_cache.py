@@ -27,8 +27,8 @@ from tools_utilities.cache_ledger import (
     locked_ledger,
     parse_entry,
 )
-from tools_utilities.cached_file import CachedFile, CheckedFiles, LentFile, touch
-from tools_utilities.checksum import crc32c, decode_crc32c
+from tools_utilities.cached_file import CachedFile, CheckedFiles, LentFile, touch, why_wrong
+from tools_utilities.checksum import decode_crc32c
 from tools_utilities.disk_space import DiskSpace, RealDisk, is_no_room
 from tools_utilities.eviction import EVICTION_POLICIES, NEVER
 from tools_utilities.file_locks import HeldFile
@@ -190,13 +190,14 @@ class DiskCache:
         if not right or entry.crc32c not in {None, promised}:
             self._set_aside(file, path, "its size or checksum is not the object's")
             return None
-        found = CachedFile(file, path, num_bytes)
-        if self._checked.has(entry.digest, path.name, status) or crc32c(found.view) == promised:
-            self._checked.add(entry.digest, path.name, status)
-            touch(file.fd, status)
-            return found
-        self._set_aside(file, path, "its content has changed since it was written")
-        return None
+        known = self._checked.has(entry.digest, path.name, status)
+        reason = None if known else why_wrong(file.fd, num_bytes, promised)
+        if reason is not None:
+            self._set_aside(file, path, reason)
+            return None
+        self._checked.add(entry.digest, path.name, status)
+        touch(file.fd, status)
+        return CachedFile(file, path, num_bytes)
 
     def _set_aside(self, file: HeldFile, path: Path, reason: str) -> None:
         """Move a bad entry away, once: whoever comes second may find a good one of that name."""

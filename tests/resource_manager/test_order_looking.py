@@ -85,7 +85,7 @@ def test_splits_are_counted_and_broken_data_is_left_to_the_run():
     store, infos = store_of({"d/a.jsonl": lines(0, 1, 60_000), "d/b.jsonl": lines(1, 1)})
     found = look_at_order(store, infos, "d/")
     assert found is not None
-    assert found.layout.num_splits.tolist() == [2, 1]
+    assert found.layout.num_splits.tolist() == [3, 1]
     store, infos = store_of({f"d/{n}.parquet": b"no parquet" for n in range(3)})
     assert look_at_order(store, infos, "d/") is None
     store, infos = store_of({"d/empty.jsonl": b""})

@@ -1,3 +1,4 @@
+import errno
 import os
 import signal
 import stat
@@ -126,6 +127,33 @@ def test_content_is_checked_once_a_process(tmp_path):
     os.utime(entry, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert cache.open(identity("k")) is not None  # it was checked when it was written
     assert DiskCache(tmp_path, 10 * MB).open(identity("k")) is None
+
+
+def resident_kilobytes(path: Path) -> int:
+    """How much of a mapped file counts as this process's memory."""
+    mapped = Path("/proc/self/smaps").read_text().split(str(path))[1]
+    return int(mapped.split("Rss:")[1].split()[0])
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="tells mappings apart by /proc")
+def test_content_that_is_checked_does_not_come_into_memory(tmp_path):
+    assert store(DiskCache(tmp_path, 20 * MB), "k", 10 * MB)
+    found = DiskCache(tmp_path, 20 * MB).open(identity("k", 10 * MB))
+    assert found is not None
+    assert found.view[0] == content("k", 1)[0]
+    assert resident_kilobytes(found.path) <= 2048  # what the kernel may map around one byte
+
+
+def test_an_entry_that_the_disk_cannot_read_is_set_aside(tmp_path, monkeypatch):
+    assert store(DiskCache(tmp_path, 10 * MB), "k")
+
+    def broken(*_args):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", broken)
+    cache = DiskCache(tmp_path, 10 * MB)
+    assert cache.open(identity("k")) is None
+    assert cache.num_quarantined == 1
 
 
 def test_a_download_has_its_final_name_only_when_it_is_whole(tmp_path):

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-ORDER_VERSION = 3
+ORDER_VERSION = 4
 
 SPREAD_BYTES = 2 << 30
 SPREAD_OBJECTS = 64
@@ -39,7 +39,7 @@ BORDER_SHARE = 3 / 8
 NUM_LANES = 24
 """Many divisors: a split is then read by few ranks."""
 NUM_WINDOW_SPLITS = 4
-OPEN_BYTES = 144 << 20
+OPEN_BYTES = 72 << 20
 """Budget over all open splits; a constant, since probing the machine would change the order."""
 SPLIT_BYTES = OPEN_BYTES // (NUM_LANES * NUM_WINDOW_SPLITS)
 LARGE_OPEN_BYTES = 1 << 30
