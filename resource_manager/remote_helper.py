@@ -27,8 +27,7 @@ from typing import Any, BinaryIO
 
 GREETING = "quark-helper 1"
 ENVIRONMENT_FILE, SUPERVISOR_FILE, EXIT_FILE = "environment", "supervisor.json", "exit.json"
-START_SECONDS = 60.0
-LINKED = "_quark_inherited.pth"
+START_SECONDS, LINKED = 60.0, "_quark_inherited.pth"
 Answer = tuple[dict[str, Any], bytes]
 
 
@@ -205,13 +204,17 @@ class Helper:
         """Return a piece of a file; nothing behind its end."""
         return {}, _tail(self.path(path), offset, most)
 
-    def do_signal(self, _payload: bytes, run: str, name: str) -> Answer:
-        """Ask a run to end: `interrupt` and `terminate` save, `kill` ends every process of it."""
+    def do_signal(self, _payload: bytes, run: str, name: str, token: str) -> Answer:
+        """Ask a run to end, once for each token: `interrupt` and `terminate` save, `kill` does not."""
+        # A connection that breaks leaves open whether it was asked; twice would end it unsaved.
         folder = self.path(run)
+        told = folder / f"asked-{token}"
+        if told.exists() or not folder.is_dir():
+            return {"asked": 0}, b""
+        told.touch()
         living = _living(folder)
         supervisor = _read_json(folder / SUPERVISOR_FILE).get("process", {}).get("pid")
-        asked = {"interrupt": signal.SIGINT, "terminate": signal.SIGTERM, "kill": signal.SIGKILL}
-        number = asked[name]
+        number = {"interrupt": signal.SIGINT, "terminate": signal.SIGTERM}.get(name, signal.SIGKILL)
         if supervisor in living:
             # It knows every process of the run, and writes how it ended.
             living, number = [supervisor], signal.SIGUSR1 if name == "kill" else number
@@ -224,8 +227,8 @@ class Helper:
         """Return the processes of a run that live."""
         return {"living": _living(self.path(run))}, b""
 
-    def do_remove(self, _payload: bytes, path: str) -> Answer:  # noqa: D102 - as it says
-        shutil.rmtree(self.path(path), ignore_errors=True)
+    def do_remove(self, _payload: bytes, run: str) -> Answer:  # noqa: D102 - as it says
+        shutil.rmtree(self.path(run), ignore_errors=True)
         return {}, b""
 
 

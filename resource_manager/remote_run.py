@@ -6,6 +6,7 @@ ended there and everything it wrote is here.
 """
 
 import queue
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from resource_manager.launch_target import RunStatus
 from resource_manager.remote_host import OutOfReachError, RemoteHost
 from resource_manager.remote_mirror import RunMirror
 from resource_manager.remote_record import ENDED, read_record, try_mirror_lock
+from resource_manager.runs import last_events
 from tools_utilities.errors import MachineError
 from tools_utilities.file_locks import HeldFile  # noqa: TC001 - the style here: plain imports
 from tools_utilities.run_words import said_run
@@ -33,31 +35,30 @@ Connect = Callable[[], RemoteHost]
 class RemoteRun:
     """A handle on a run that was launched there; nothing is asked before the first `poll`."""
 
-    def __init__(  # noqa: PLR0913 - of which three are for tests
+    def __init__(
         self,
         pid: int,
         mirror: RunMirror,
         connect: Connect,
         *,
-        host: RemoteHost | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         patience_seconds: float = PATIENCE_SECONDS,
         looks_on: bool = False,
     ) -> None:
-        """`connect` opens a connection anew; `host` is the first, if there is one.
+        """Watch a run.
 
-        `looks_on`: what asks the run to end does nothing.
+        `connect` opens a connection, anew each time; `looks_on`: what asks the run to end does nothing.
         """
         self._looks_on = looks_on
         self.pid = pid
         self._mirror = mirror
         self._connect = connect
-        self._host = host
+        self._host: RemoteHost | None = None
         self._lock: HeldFile | None = None
         self._clock, self._sleep = clock, sleep
         self._patience_seconds = patience_seconds
-        self._asked: queue.Queue[str] = queue.Queue()
+        self._asked: queue.Queue[tuple[str, str]] = queue.Queue()
         self._news: queue.Queue[str] = queue.Queue()
         self._code: int | None = None
         self._error: MachineError | OSError | None = None
@@ -119,7 +120,7 @@ class RemoteRun:
     def _ask(self, name: str) -> None:
         if self._looks_on:
             return
-        self._asked.put(name)
+        self._asked.put((name, secrets.token_hex(8)))
         self._begin()
 
     def _follow(self) -> None:
@@ -183,12 +184,16 @@ class RemoteRun:
         collect(self._mirror, host, status)
         if status.why:
             self._news.put(f"{self._mirror.record.remote.where}: {status.why}")
-        return GONE_CODE if status.exit_code is None else status.exit_code
+        if status.exit_code is not None:
+            return status.exit_code
+        # Whoever would have written its code is gone; the run itself may have ended in order.
+        last = next(iter(last_events(self._mirror.run_dir)[-1:]), {})
+        return int(last.get("exit_code") or GONE_CODE)
 
     def _pass_on(self, host: RemoteHost) -> None:
         while not self._asked.empty():
-            name = self._asked.queue[0]
-            host.ask("signal", run=self._mirror.record.run, name=name)
+            name, token = self._asked.queue[0]
+            host.ask("signal", run=self._mirror.record.run, name=name, token=token)
             self._asked.get()  # only now: a word that did not get there is said again
 
     def _reconnect(self, error: OutOfReachError) -> None:

@@ -122,7 +122,7 @@ def machine(folder: Path, server: Server, *, disk_bytes: int | None = None) -> I
     if disk_bytes is not None:
         script = 'mount -t tmpfs -o size="$1" none "$2" && shift 2 && exec "$@"'
         command = [
-            "unshare",
+            str(shutil.which("unshare")),
             "-m",
             "sh",
             "-c",

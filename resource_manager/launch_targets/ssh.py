@@ -11,6 +11,7 @@ import io
 import secrets
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -108,25 +109,20 @@ class SshTarget:
             pid = self._start(host, job, record, sent)
         except QuarkError:
             with contextlib.suppress(MachineError):
-                host.ask("signal", run=record.run, name="kill")
-                host.ask("remove", path=record.run)
+                host.ask("signal", run=record.run, name="kill", token=secrets.token_hex(8))
+                host.ask("remove", run=record.run)
             write_record(run_dir, msgspec.structs.replace(record, state="lost"))
             raise
-        self._host = None  # the handle's from now on
         record = write_record(run_dir, msgspec.structs.replace(record, state="running"))
         mirror = RunMirror(run_dir, record, keep=job.keep)
-        return RemoteRun(pid, mirror, lambda: _connect(remote), host=host)
+        return RemoteRun(pid, mirror, lambda: self._handed_over(remote))
 
     def attach(self, run_dir: Path) -> RunHandle:
         """As of LaunchTarget."""
         record = _record_of(run_dir)
-        host = self._connected(record.remote)
-        answer, _ = host.ask("living", run=record.run)
-        self._host = None  # the handle's from now on
-        pid = next(iter(answer["living"]), 0)
-        return RemoteRun(
-            pid, _mirror(run_dir, record), lambda: _connect(record.remote), host=host, looks_on=True
-        )
+        pid = next(iter(self._ask(record, "living")["living"]), 0)
+        mirror = _mirror(run_dir, record)
+        return RemoteRun(pid, mirror, lambda: self._handed_over(record.remote), looks_on=True)
 
     def status(self, run_dir: Path) -> RunStatus:
         """As of LaunchTarget."""
@@ -168,19 +164,29 @@ class SshTarget:
 
     def stop(self, run_dir: Path) -> None:
         """As of LaunchTarget."""
-        record = _record_of(run_dir)
-        self._connected(record.remote).ask("signal", run=record.run, name="interrupt")
+        token = secrets.token_hex(8)
+        self._ask(_record_of(run_dir), "signal", name="interrupt", token=token)
 
     def verify_gone(self, run_dir: Path) -> tuple[str, ...]:
         """As of LaunchTarget; what costs something is a process."""
         record = _record_of(run_dir)
-        answer, _ = self._connected(record.remote).ask("living", run=record.run)
+        answer = self._ask(record, "living")
         return tuple(f"process {pid} on {record.remote.where}" for pid in answer["living"])
 
     def remove(self, run_dir: Path) -> None:
-        """Remove what is there of a run that has ended."""
-        record = _record_of(run_dir)
-        self._connected(record.remote).ask("remove", path=record.run)
+        """As of LaunchTarget."""
+        self._ask(_record_of(run_dir), "remove")
+
+    def _ask(self, record: RemoteRecord, op: str, **fields: Any) -> dict[str, Any]:
+        """Ask about a run; over a new connection if the open one turns out to be gone."""
+        is_new = self._host is None
+        try:
+            return self._connected(record.remote).ask(op, run=record.run, **fields)[0]
+        except OutOfReachError:
+            if is_new:
+                raise
+            self.close()
+        return self._connected(record.remote).ask(op, run=record.run, **fields)[0]
 
     def close(self) -> None:
         """End the connection, if one is open."""
@@ -195,6 +201,15 @@ class SshTarget:
             self._host = RemoteHost(remote, may_ask=self._may_ask)
         self._host.enter()
         return self._host
+
+    def _handed_over(self, remote: Remote) -> RemoteHost:
+        """Return the open connection, once: the run's from now on; then new ones, which ask nobody."""
+        host, self._host = self._host, None
+        if host is not None:
+            return host
+        host = RemoteHost(remote)
+        host.enter()
+        return host
 
     def _start(self, host: RemoteHost, job: TrainingJob, record: RemoteRecord, sent: Sent) -> int:
         """Send everything and start the supervisor; returns its process number there."""
@@ -240,12 +255,6 @@ class SshTarget:
         pointed = pointer(shipment)
         if pointed is not None:
             host.put(f"{run}/{pointed[0]}", io.BytesIO(pointed[1]))
-
-
-def _connect(remote: Remote) -> RemoteHost:
-    host = RemoteHost(remote)
-    host.enter()
-    return host
 
 
 def _wheel_for(job: TrainingJob) -> Wheel:
