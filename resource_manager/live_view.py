@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from brain.ml.event_text import figure_texts
+from brain.ml.rank_pace import slow_text
 from tools_utilities.terminal_text import (
     Line,
     Span,
@@ -154,6 +155,7 @@ class LiveRun:
             _data_wait(step),
             f"retries {step.get('retries') or 0}",
             f"ranks {self.start.get('world_size', 1)}",
+            slow_text(step.get("slow_ranks") or ()),
         ]
 
 

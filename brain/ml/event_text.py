@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from brain.ml.rank_pace import slow_text
+
 STEP_SECONDS = 10.0
 """Between two steps in the log; metrics.jsonl holds every one."""
 
@@ -39,10 +41,12 @@ class EventText:
         total = f"/{self._total}" if self._total else ""
         rate = fields.get("tokens_per_second") or 0
         wait = fields.get("data_wait_share") or 0
+        slow = slow_text(fields.get("slow_ranks") or ())
         return (
             f"step {fields.get('step')}{total} · epoch {fields.get('epoch') or 0:.2f}"
             f" · loss {_number(fields.get('loss'))} · lr {_number(fields.get('lr'))}"
             f" · {rate:,.0f} {self._counts}/s · data wait {wait:.0%}"
+            + (f" · {slow}" if slow else "")
         )
 
 

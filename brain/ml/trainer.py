@@ -20,6 +20,7 @@ from brain.ml.evaluation import Evaluator
 from brain.ml.gradients import Gradients
 from brain.ml.model_shape import ModelShape
 from brain.ml.optimizer import set_learning_rate
+from brain.ml.rank_pace import RankPace
 from brain.ml.sample_log import SampleLog
 from brain.ml.schedule import (
     Progress,
@@ -91,6 +92,8 @@ class Trainer:
         self._buffers = [name for name, _ in parts.model.named_buffers() if name in saved]
         """Running means and the like: each rank has its own, of the samples it has seen."""
         self.report = StepReport(self.job, self.progress, self.length, self._size())
+        timed_by = torch.cuda if parts.device.type == "cuda" else None
+        self._pace = RankPace(self.group.rank, self.group.world_size, timed_by=timed_by)
         self._samples = SampleLog(session.run_dir, self.group) if self.job.sample_log else None
         self._started = time.monotonic() - self.progress.seconds
         self._saver = CheckpointSaver(place, self.group, keep=self.job.keep, tell=session.tell)
@@ -150,7 +153,7 @@ class Trainer:
                     loss=loss, rate=rate, norm=norm, tokens=agreed.tokens,
                     seconds=step_seconds, waited=waited, stats=self._stats,
                 )  # fmt: skip
-                self.session.tell("step", **event)
+                self.session.tell("step", **event, slow_ranks=self._pace.slow())
             self._saver.look()
             self._evaluate_and_save_when_due(samples_before)
             reason = stop_rule(self.job, self.progress, self.length)
@@ -160,7 +163,7 @@ class Trainer:
     def _fetch(self) -> list[Any]:
         """Return this rank's micro-batches of the next step; none when stopped or without data."""
         try:
-            with self.session.stop.interruptible():
+            with self.session.stop.interruptible(), self._pace.fetching():
                 return self.stream.take(self.job.grad_accum)
         except RunStoppedError:
             return []
@@ -192,7 +195,8 @@ class Trainer:
         total = torch.zeros((), dtype=torch.float64, device=parts.device)
         for number, batch in enumerate(batches, start=1):
             with self._gradients.of_pass(self.model, last=number == len(batches)):
-                loss = self.task.loss_sum(self.model, batch, self.precision, parts.device)
+                with self._pace.computing():
+                    loss = self.task.loss_sum(self.model, batch, self.precision, parts.device)
                 parts.scaler.scale(loss * scale).backward()
             total += loss.detach().double()
         parts.scaler.unscale_(parts.optimizer)
@@ -205,10 +209,12 @@ class Trainer:
         parts.optimizer.zero_grad(set_to_none=True)
         clock = time.monotonic() - self._started if self.group.is_main else 0.0
         stats = self.stream.get_stats()
+        told = [clock, *(stats.get(name, 0.0) for name in SUMMED), *self._pace.exchanged()]
         loss_all, self.progress.seconds, *sums = self.group.total(
-            [*self.group.once([float(total)]), clock, *(stats.get(name, 0.0) for name in SUMMED)]
+            [*self.group.once([float(total)]), *told]
         )
-        self._stats = {**stats, **dict(zip(SUMMED, sums, strict=True))}
+        self._stats = {**stats, **dict(zip(SUMMED, sums, strict=False))}
+        self._pace.take(sums[len(SUMMED) :])
         return loss_all / max(1, agreed.tokens), norm
 
     def _is_sound(self, loss: float, norm: float) -> bool:
