@@ -7,6 +7,7 @@ from brain.ml.hf_folder import TOKENIZER_FILE, hf_folder, read_config
 from brain.ml.model_name import is_hf
 from brain.ml.model_shape import layers_for
 from brain.ml.tokenizer import BYTES, FileTokenizer, load_tokenizer
+from brain.ml.tracker_processes import check_trackers
 from brain.ml.training_job import Every, TrainingJob
 from resource_manager.plan import PlannedSetting
 from resource_manager.remote_settings import changed_place, remote_of
@@ -39,6 +40,7 @@ def job_fields(settings: Settings, model: str = "quark") -> dict[str, Any]:
     fields["batch_size"] = _batch_size(settings)
     fields["cache_bytes"] = settings.cache_bytes
     fields["betas"] = _betas(settings)
+    fields["track"] = tuple(settings.value("track") or ())
     for name in ("checkpoint_every", "eval_every"):
         every = settings.value(name)
         fields[name] = Every(**every) if every else None
@@ -50,6 +52,8 @@ def job_fields(settings: Settings, model: str = "quark") -> dict[str, Any]:
     _refuse_other_models(settings, model)
     fields["partition_options"] = _partition_options(settings)
     fields["remote"] = remote_of(settings)
+    if fields["track"] and fields["remote"] is None:
+        check_trackers(fields["track"])
     find_strategy(settings.value("partition"))  # `adaptive` is not for training
     return fields
 

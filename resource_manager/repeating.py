@@ -105,6 +105,7 @@ def settings_of_job(job: TrainingJob) -> dict[str, Any]:
     kept["batch_size"] = job.batch_size
     kept["cache_bytes"] = job.cache_bytes
     kept["betas"] = list(job.betas)
+    kept["track"] = list(job.track) or None
     kept["checkpoint_every"] = _every(job.checkpoint_every)
     kept["eval_every"] = _every(job.eval_every)
     for name in PARTITION_OPTIONS:

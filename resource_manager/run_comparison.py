@@ -16,7 +16,17 @@ from resource_manager.run_figures import Figures, RunRecord, figures_of
 from tools_utilities.terminal_curves import averaged
 
 OWN_FIELDS = frozenset(
-    {"schema", "name", "run_dir", "resume", "from_step", "checkpoints", "detach", "counts_dir"}
+    {
+        "schema",
+        "name",
+        "run_dir",
+        "resume",
+        "from_step",
+        "checkpoints",
+        "detach",
+        "counts_dir",
+        "track",
+    }
 )
 """Job fields that say where a run lies, not what it is."""
 DATA_FIELDS = ("train", "val")

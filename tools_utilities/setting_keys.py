@@ -244,6 +244,7 @@ SETTING_KEYS: tuple[SettingKey, ...] = (
     _key("max_restarts", "int", "Starts after a rank was lost.", default=3, minimum=0),
     _key("rejoin_seconds", "float", "How long a new start waits for machines.", default=15.0),
     _key("sample_log", "bool", "Log a hash of every sample trained on.", default=False),
+    _key("track", "texts", "Trackers that are told of the run: wandb, mlflow."),
     _slot("name", "text", "Name of the run."),
     _key("out_dir", "text", "Folder that runs are kept in.", default="runs"),
     _slot("checkpoint_every", "every", "How often to save: 500, 500steps, 10m, 5000samples."),

@@ -6,6 +6,7 @@ a secret in a text as `***`.
 """
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -35,10 +36,16 @@ class MetricsLog:
         self._muted = muted
         self._clock = clock
         self._ended = False
+        # Trackers tell of their failures from threads; nothing may come behind the run's end.
+        self._lock = threading.RLock()
         self._end_torn_line()
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append an event; nothing is written after an `error` or `end`."""
+        """Append an event; nothing is written after an `error` or `end`. May be called by any thread."""
+        with self._lock:
+            self._write(event, fields)
+
+    def _write(self, event: str, fields: dict[str, Any]) -> None:
         if self._ended or (event != "error" and self._muted()):
             return
         clean = redact_data(fields)

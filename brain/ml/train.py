@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -34,6 +34,9 @@ from tools_utilities.errors import QuarkError, RunStoppedError, UsageError
 from tools_utilities.open_files import raise_open_file_limit
 from tools_utilities.process_identity import ProcessIdentity, identify
 from tools_utilities.redaction import guard_process
+
+if TYPE_CHECKING:
+    from brain.ml.tracker_processes import TrackerProcesses
 
 logger = logging.getLogger("quark")
 
@@ -95,6 +98,7 @@ def train(job: TrainingJob, world: World, stop: StopRequest) -> int:
     if world.rank == 0:
         failure.clear_earlier()
     watchdog.start()
+    trackers = _start_trackers(session)
     try:
         code = _run(session)
     except RunStoppedError:
@@ -103,10 +107,21 @@ def train(job: TrainingJob, world: World, stop: StopRequest) -> int:
     except Exception as error:  # noqa: BLE001 - the process's border: told, logged, made a code
         code = _fail(session, error)
     watchdog.stop()
+    if trackers is not None:
+        trackers.close()
     if code == 0:
         # After a failure others may be in an exchange: parting in order would wait for them.
         session.group.leave()
     return code
+
+
+def _start_trackers(session: Session) -> "TrackerProcesses | None":
+    """Start what is to be told of the run, if anything; only rank 0 does."""
+    if not session.job.track or not session.group.is_main:
+        return None
+    from brain.ml.tracker_processes import TrackerProcesses
+
+    return TrackerProcesses(session.job, lambda text: session.tell("warning", message=text))
 
 
 def _run(session: Session) -> int:

@@ -164,6 +164,8 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """None: at the end of every epoch and of the run."""
     eval_every: Every | None = None
     """None: at the end of every epoch and of the run."""
+    track: tuple[str, ...] = ()
+    """Files of `brain/ml/trackers/`: what is told of the run while it goes on."""
     sample_log: bool = False
     """Each rank writes a hash of every sample it trains on to `samples/` of the run folder."""
     keep: int = 3
