@@ -41,6 +41,7 @@ class Helper:
     def __init__(self, requests: BinaryIO, answers: BinaryIO) -> None:
         self.requests, self.answers = requests, answers
         self.folder = Path("~/.quark").expanduser()
+        self.started: subprocess.Popen[bytes] | None = None
 
     def serve(self) -> None:
         """Answer until the other side ends."""
@@ -162,18 +163,16 @@ class Helper:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         descriptor = os.open(folder / ENVIRONMENT_FILE, flags, 0o600)
         try:
-            os.fchmod(descriptor, 0o600)
             _write_all(descriptor, payload)
         finally:
             os.close(descriptor)
-        argv = ["/usr/bin/env", f"PYTHONPATH={code}", python, "-P", "-m"]
-        argv += ["resource_manager.run_supervisor", str(folder)]
+        module = ["-P", "-m", "resource_manager.run_supervisor", str(folder)]
+        argv = ["/usr/bin/env", f"PYTHONPATH={code}", python, *module]
         argv += [] if deadline_seconds is None else [str(deadline_seconds)]
         log_path = folder / "log"
         with log_path.open("ab") as log:
-            log_path.chmod(0o600)
-            process = subprocess.Popen(
-                argv, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            self.started = process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder,
                 start_new_session=True,
             )  # fmt: skip
         deadline = time.monotonic() + START_SECONDS
@@ -397,4 +396,5 @@ def _alive(pid: int, start: int) -> bool:
 
 def serve() -> None:
     """Serve this process's standard input."""
+    os.umask(0o077)  # what is made here, and by a run, is its owner's alone
     Helper(sys.stdin.buffer, sys.stdout.buffer).serve()
