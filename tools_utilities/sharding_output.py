@@ -27,7 +27,8 @@ from tools_utilities.dataset_metadata import (
 from tools_utilities.errors import ChangedError, DataNotFoundError, ObjectNotFoundError, UsageError
 from tools_utilities.json_text import decode_json
 from tools_utilities.manifest import FLAT, MASTER, Chunk, encode_manifest
-from tools_utilities.object_store import ObjectStore, open_store, read_object
+from tools_utilities.object_store import open_store
+from tools_utilities.patient_store import PatientStore
 from tools_utilities.peer_indexes import peer_index
 from tools_utilities.sharded_dataset import Publisher, ShardingPlan
 from tools_utilities.sharding_progress import Header, Progress, Round, difference
@@ -61,7 +62,7 @@ class ShardingOutput:
         spec, self._prefix = locate_dataset(
             folder, endpoint_url=endpoint_url, profile=profile, region=region
         )
-        self._store: ObjectStore = open_store(spec)
+        self._store = PatientStore(open_store(spec), whole_files=False)
         self._local: Path | None = None
         if spec.uri.startswith("file://"):
             self._local = Path(spec.uri.removeprefix("file://"))
@@ -200,11 +201,11 @@ class ShardingOutput:
             self._store.put(f"{self._prefix}{folder}index.json", index)
 
     def _range(self, name: str, start: int, end: int) -> bytes:
-        return read_object(self._store, self._prefix + name, start=start, end=end)[0]
+        return self._store.read(self._prefix + name, start=start, end=end)[0]
 
     def _read(self, name: str, **span: int) -> bytes | None:
         try:
-            return read_object(self._store, self._prefix + name, **span)[0]
+            return self._store.read(self._prefix + name, **span)[0]
         except (ObjectNotFoundError, DataNotFoundError):
             return None
 

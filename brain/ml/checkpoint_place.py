@@ -27,6 +27,7 @@ from tools_utilities.errors import (
 from tools_utilities.fetch import Fetcher
 from tools_utilities.json_text import decode_json
 from tools_utilities.object_store import ObjectStore, open_store
+from tools_utilities.patient_store import PatientStore
 from tools_utilities.process_identity import this_machine
 
 
@@ -146,7 +147,7 @@ class StorePlace:
 
     def __init__(self, store: ObjectStore, prefix: str, passing: Path) -> None:
         """`prefix` ends in a slash; `passing`: a local folder for files on their way."""
-        self._store, self._prefix, self._passing = store, prefix, passing
+        self._store, self._prefix, self._passing = PatientStore(store), prefix, passing
         self._fetcher = Fetcher(store)
 
     def hidden(self, step: int) -> Path:

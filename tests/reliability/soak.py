@@ -35,7 +35,7 @@ from tests.training import make_job
 from tools_utilities.object_store import StoreSpec
 
 RANKS, BATCH = 3, 48
-SHARDS, ROWS = 192, 105
+SHARDS, ROWS = 960, 21
 STEPS_AN_EPOCH = SHARDS * ROWS // BATCH
 PADDING = "x" * 850
 """Makes a row about a kilobyte, and the data about 20 MB."""
@@ -156,6 +156,8 @@ def soak(folder: Path, *, minutes: float, kill_minutes: float, seed: int = 1) ->
             code = handle.wait(120)
         finally:
             handle.kill()
+    uses = [asdict(use) for use in seen.uses]
+    (folder / "observed.json").write_text(json.dumps({"uses": uses, "outages": seen.outages}))
     return outcome(Path(job.run_dir), seen, code)
 
 

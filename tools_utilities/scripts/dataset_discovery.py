@@ -26,6 +26,7 @@ from tools_utilities.folder_walk import Walk, walk_folders
 from tools_utilities.group_lines import detail_lines, failure_lines, folder_lines, group_lines
 from tools_utilities.group_listing import folder_of, list_members
 from tools_utilities.object_store import ObjectInfo, ObjectStore, open_store
+from tools_utilities.patient_store import PatientStore
 from tools_utilities.redaction import guard_process
 from tools_utilities.settings import load_settings, read_environment
 from tools_utilities.shard_format import shard_formats
@@ -160,6 +161,7 @@ def find_groups(
         StoreError: the store did not answer.
     """
     root = root_prefix if root_prefix.endswith("/") or not root_prefix else root_prefix + "/"
+    store = PatientStore(store)
     walk = walk_folders(store, root, depth)
     require_objects(store, walk)
     limits = Limits(min_objects=min_objects, min_bytes=min_size_kb * 1024)

@@ -16,6 +16,7 @@ from brain.ml.dataset_shards.shared_counts import SharedCounts
 from brain.ml.dataset_shards.split_source import ShardReader, SplitSource
 from brain.ml.dataset_shards.stream_index import StreamIndex
 from tools_utilities.errors import ChangedError, ObjectNotFoundError, QuarkError, RecordError
+from tools_utilities.patient_store import PatientStore
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ def count_together(
     if all(bool((counts >= 0).all()) for counts in gathered):
         return
     index.counts[:] = np.maximum.reduce(gathered)
-    shared = None if manager is None else SharedCounts(manager.store, index)
+    shared = None if manager is None else SharedCounts(PatientStore(manager.store), index)
     if shared is not None and bool((index.counts < 0).any()):
         found = gather(shared.load() if place.rank == 0 else None, place)[0]
         if isinstance(found, np.ndarray):

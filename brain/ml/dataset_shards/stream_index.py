@@ -36,6 +36,7 @@ from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.manifest import Chunk, load_manifest
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.packed_objects import PackedObjects
+from tools_utilities.patient_store import PatientStore
 from tools_utilities.schema_drift import SchemaCensus, SchemaDrift, tell_drift
 from tools_utilities.shard_format import Columns, ReadOptions, Split, plan_described
 
@@ -134,6 +135,7 @@ def index_store(
     Raises:
         QuarkError: the listing failed, a footer cannot be read, or no format reads a key.
     """
+    store = PatientStore(store)
     infos = pack_members(store, request.prefix, request.stem, request.format_name)
     options = with_litdata_index(store, infos, request.options)
     request = replace(request, options=options)
