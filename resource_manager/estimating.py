@@ -1,7 +1,7 @@
 """`estimate`: what a run would read, how many steps it makes and how long it takes. Starts nothing.
 
-Time is only known from a run like it on this machine: its tokens a second, and what it spent beside
-its steps. Before there is one it is unknown, and 20 steps would tell.
+Time is only known from a run like it on this machine: its targets a second (tokens, or the samples of a
+model of records), and what it spent beside its steps. Before there is one it is unknown, and 20 steps would tell.
 """
 
 import re
@@ -43,7 +43,12 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int | None
     """Read of the training data; what is read twice counts twice."""
     steps: int | None
+    counts: str = "tokens"
+    """What is counted as a target: `tokens`, or `samples` where the model takes records."""
     tokens: int | None
+    """None too where no tokens are counted."""
+    samples: int | None = None
+    """Sequences, or records; None: unknown."""
     seconds: float | None = None
     """None: no run like it has finished on this machine."""
     from_run: str | None = None
@@ -55,39 +60,59 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """What an earlier run showed."""
 
     run: str
-    tokens_per_second: float
+    targets_per_second: float
     other_seconds: float
     """From its launch to its end, beside that: starting, warming up, saving at the end."""
-    epoch_tokens: float | None
+    counts: str
+    """`tokens` or `samples`: what its targets are."""
+    epoch_targets: float | None
     """Of its data; None when it did not come far enough to tell."""
-    tokens_per_step: float
+    targets_per_step: float
 
 
 def estimate(job: TrainingJob, plan: Plan, runs: Sequence[RunInfo]) -> Estimate:
     """Return what `job` would take, from its plan and earlier runs (newest first)."""
     like = next(measured_runs(runs, job), None)
-    epoch_tokens = next(
-        (one.epoch_tokens for one in measured_runs(runs, job, same_data=True)), None
-    )
-    tokens = _tokens(job, plan, epoch_tokens, like)
+    epoch = next((one.epoch_targets for one in measured_runs(runs, job, same_data=True)), None)
+    per_step = _targets_per_step(job, plan, like)
+    epoch = epoch or _planned_epoch(job, plan, per_step)
+    targets = _targets(job, epoch, per_step, like)
     train_bytes = sum(item.total_bytes for item in plan.data if item.role == "train")
-    passes = _passes(job, tokens, epoch_tokens or _planned_epoch(job, plan))
-    per_step = like.tokens_per_step if like else job.batch_size * job.seq_len
-    steps = job.max_steps if tokens is None else max(1, round(tokens / per_step))
+    passes = _passes(job, targets, epoch)
+    steps = job.max_steps
+    if targets is not None and per_step is not None:
+        steps = max(1, round(targets / per_step))
     probe = plan.canonical and _probe(plan.canonical)
     seconds = None
-    if like is not None and tokens is not None:
-        seconds = like.other_seconds + tokens / like.tokens_per_second
+    if like is not None and targets is not None:
+        seconds = like.other_seconds + targets / like.targets_per_second
     if job.max_seconds is not None:
         seconds = min(seconds, job.max_seconds) if seconds is not None else None
+    counts = like.counts if like is not None else _counts(plan)
+    samples = targets if counts == "samples" else steps and steps * job.batch_size
     return Estimate(
         bytes=None if passes is None else round(train_bytes * passes),
         steps=steps,
-        tokens=None if tokens is None else round(tokens),
+        counts=counts,
+        tokens=None if targets is None or counts == "samples" else round(targets),
+        samples=None if samples is None else round(samples),
         seconds=seconds,
         from_run=like.run if like is not None and seconds is not None else None,
         probe=probe if seconds is None else None,
     )
+
+
+def _counts(plan: Plan) -> str:
+    return "tokens" if plan.samples == "sequences" else "samples"
+
+
+def _targets_per_step(job: TrainingJob, plan: Plan, like: Measured | None) -> float | None:
+    """Return the targets of a step; None: nobody knows whether the model takes text or records."""
+    if like is not None:
+        return like.targets_per_step
+    if not plan.samples:
+        return None
+    return float(job.batch_size * (job.seq_len if plan.samples == "sequences" else 1))
 
 
 def measured_runs(
@@ -105,7 +130,7 @@ def measured_runs(
         if not alike or (same_data and before.train != job.train):
             continue
         found = _measured(info)
-        if found is not None and not (same_data and found.epoch_tokens is None):
+        if found is not None and not (same_data and found.epoch_targets is None):
             yield found
 
 
@@ -113,10 +138,11 @@ def estimate_lines(found: Estimate, plan: Plan, width: int | None) -> list[Line]
     """Return the estimate for people."""
     exact = plan.steps_known and found.steps == plan.steps
     steps = "unknown" if found.steps is None else human_count(found.steps)
+    counted = found.samples if found.counts == "samples" else found.tokens
     rows = [
         ("reads", "unknown" if found.bytes is None else f"about {human_bytes(found.bytes)}"),
         ("steps", steps if exact or found.steps is None else f"about {steps}"),
-        ("tokens", "unknown" if found.tokens is None else f"about {human_count(found.tokens)}"),
+        (found.counts, "unknown" if counted is None else f"about {human_count(counted)}"),
     ]
     if found.seconds is not None:
         rows.append(("time", f"about {human_seconds(found.seconds)}, as fast as {found.from_run}"))
@@ -148,13 +174,14 @@ def _measured(info: RunInfo) -> Measured | None:
     rate = _settled_rate(events) or tokens / seconds
     epoch = float(end.get("epoch") or 0)
     # A fraction of an epoch is itself an estimate; whole ones are counted.
-    epoch_tokens = tokens / epoch if epoch >= 1 and epoch == int(epoch) else None
+    epoch_targets = tokens / epoch if epoch >= 1 and epoch == int(epoch) else None
     return Measured(
         run=info.name,
-        tokens_per_second=rate,
+        targets_per_second=rate,
+        counts=str(starts[0].get("counts") or "tokens"),
         other_seconds=max(0.0, float(end["time"]) - info.created_at - tokens / rate),
-        epoch_tokens=epoch_tokens,
-        tokens_per_step=tokens / steps,
+        epoch_targets=epoch_targets,
+        targets_per_step=tokens / steps,
     )
 
 
@@ -169,36 +196,36 @@ def _settled_rate(events: Sequence[dict[str, Any]]) -> float | None:
     return tokens / seconds if seconds > 0 and tokens > 0 else None
 
 
-def _tokens(
-    job: TrainingJob, plan: Plan, epoch_tokens: float | None, like: Measured | None
+def _targets(
+    job: TrainingJob, epoch: float | None, per_step: float | None, like: Measured | None
 ) -> float | None:
-    """Return the tokens that the first of the stop rules allows; time, where speed is known."""
-    per_step = like.tokens_per_step if like else float(job.batch_size * job.seq_len)
-    epoch = epoch_tokens or _planned_epoch(job, plan)
+    """Return the targets that the first of the stop rules allows; time, where speed is known."""
     bounds = [
-        job.max_steps and job.max_steps * per_step,
-        job.max_samples and job.max_samples * per_step / job.batch_size,
+        job.max_steps and per_step and job.max_steps * per_step,
+        job.max_samples and per_step and job.max_samples * per_step / job.batch_size,
         job.max_tokens and float(job.max_tokens),
         job.epochs and epoch and job.epochs * epoch,
-        job.max_seconds and like and job.max_seconds * like.tokens_per_second,
+        job.max_seconds and like and job.max_seconds * like.targets_per_second,
     ]
     return min((float(bound) for bound in bounds if bound), default=None)
 
 
-def _planned_epoch(job: TrainingJob, plan: Plan) -> float | None:
-    """Return the tokens of an epoch as the plan guesses them, else by its steps of epochs alone."""
+def _planned_epoch(job: TrainingJob, plan: Plan, per_step: float | None) -> float | None:
+    """Return the targets of an epoch as the plan guesses them, else by its steps of epochs alone."""
+    if plan.samples == "records":
+        counts = [item.num_samples for item in plan.data if item.role == "train"]
+        known = [count for count in counts if count is not None]
+        return float(sum(known)) if len(known) == len(counts) else None
     if plan.epoch_tokens:
         return plan.epoch_tokens
     only_epochs = not (job.max_steps or job.max_samples or job.max_tokens)
-    if not job.epochs or plan.steps is None or not only_epochs:
+    if not job.epochs or plan.steps is None or per_step is None or not only_epochs:
         return None
-    return plan.steps * job.batch_size * job.seq_len / job.epochs
+    return plan.steps * per_step / job.epochs
 
 
-def _passes(job: TrainingJob, tokens: float | None, epoch_tokens: float | None) -> float | None:
-    if tokens is not None and epoch_tokens:
-        return tokens / epoch_tokens
-    return job.epochs
+def _passes(job: TrainingJob, targets: float | None, epoch: float | None) -> float | None:
+    return targets / epoch if targets is not None and epoch else job.epochs
 
 
 def _probe(canonical: str) -> str:

@@ -8,9 +8,11 @@ by `connections` threads within a budget of bytes, opened three windows ahead by
 evicted by the cache's own policy; all ranks wait for the slowest at each step. Objects from 48 MiB on come in
 parts side by side.
 
-What is approximate: a fetch takes its latency, then its bytes at the rate of a connection, and all fetches of
-a machine together go at the machine's rate, in the order they began; retries, decoding, the disk and other
-users of the link are left out; an epoch's samples are those of equal bytes.
+What is approximate: threads that open splits fetch only what no thread that reads ahead is free for (of fewer
+than six connections a stream that waits for its link was up to a quarter faster); a fetch takes its latency,
+then its bytes at the rate of a connection, and all fetches of a machine together go at the machine's rate, in
+the order they began; retries, decoding, the disk and other users of the link are left out; an epoch's samples
+are those of equal bytes.
 """
 
 from heapq import heappop, heappush, heapreplace

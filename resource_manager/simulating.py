@@ -111,7 +111,7 @@ def step_of(settings: Settings, like: Iterable[Measured]) -> tuple[float, str]:
     if said is not None:
         return said / 1e3, "step_ms"
     for run in like:
-        return run.tokens_per_step / run.tokens_per_second, f"as in {run.run}"
+        return run.targets_per_step / run.targets_per_second, f"as in {run.run}"
     raise InputNeededError(
         "simulate: nothing tells how long a step takes; no run like it has finished here",
         hint="Say it: step_ms=250.",

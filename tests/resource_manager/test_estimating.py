@@ -2,6 +2,8 @@
 
 import json
 import os
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,3 +143,57 @@ def test_within_a_quarter_after_one_run(project, first, asked):
     os.utime(f"{target.jobs[0].run_dir}/job.yaml", (1000.0, 1000.0))
     _, truth = machine(asked)
     assert estimated(project, max_steps=asked)["seconds"] == pytest.approx(truth, rel=0.25)
+
+
+def records_of(project: Path) -> dict[str, Any]:
+    """Leave 480 records without text, and a model of one's own that takes them."""
+    folder = project / "data/datasets/flats"
+    folder.mkdir()
+    for n in range(8):
+        rows = (json.dumps({"rooms": i % 7, "price": 1000.0 + 10 * i + n}) for i in range(60))
+        (folder / f"train-{n:05}.jsonl").write_text("\n".join(rows) + "\n")
+    (project / "flats.py").write_text("def build(config): ...\n")
+    return {"model": "flats:build", "data": ["data/datasets/flats"]}
+
+
+def estimate_of(project: Path, **slots: Any) -> tuple[dict[str, Any], str]:
+    """Return what is said to programs, and to people."""
+    said = []
+    for as_json in (True, False):
+        manager, _, out, _ = make_manager(project, json=as_json)
+        assert manager.estimate(Said(**slots)) == 0
+        said.append(out.getvalue())
+    return json.loads(said[0])["estimate"], said[1]
+
+
+def test_a_model_of_records_counts_samples_and_no_tokens(project):
+    slots = records_of(project)
+    found, text = estimate_of(project, **slots, epochs=2, batch_size=16)
+    assert (found["counts"], found["samples"], found["tokens"]) == ("samples", 960, None)
+    assert found["steps"] == 60
+    assert "samples" in text
+    assert "tokens" not in text
+    limited, _ = estimate_of(project, **slots, max_steps=15, batch_size=16)
+    assert (limited["samples"], limited["steps"]) == (240, 15)
+    assert limited["bytes"] == pytest.approx(found["bytes"] / 4, rel=0.01)
+    few, _ = estimate_of(project, **slots, max_samples=96, batch_size=16)
+    assert (few["samples"], few["steps"]) == (96, 6)
+
+
+def test_time_of_a_model_of_records_is_told_by_its_samples_a_second(project):
+    slots = records_of(project)
+    start = {**START, "counts": "samples"}
+    end = ended(time=1_000_000.0, step=30, epoch=1.0, samples=480, tokens=480, seconds=24.0)
+    manager, target, _, _ = make_manager(project, RecordingTarget(start, end))
+    manager.train(Said(**slots, batch_size=16))
+    launched = 1_000_000.0 - 24.0 - 3.0
+    os.utime(f"{target.jobs[0].run_dir}/job.yaml", (launched, launched))
+    found, _ = estimate_of(project, **slots, batch_size=16, epochs=3)
+    # 20 samples a second, and 3 s beside.
+    assert (found["samples"], found["steps"], found["tokens"]) == (1440, 90, None)
+    assert found["seconds"] == pytest.approx(3 + 1440 / 20)
+
+
+def test_text_counts_tokens_and_says_its_sequences(project):
+    found = estimated(project, max_steps=7, batch_size=4, seq_len=64)
+    assert (found["counts"], found["tokens"], found["samples"]) == ("tokens", 7 * 4 * 64, 28)

@@ -208,12 +208,12 @@ def test_fetches_what_a_real_run_fetches(setting):
     [
         Setting(latency=0.02, step=0.03, connections=8),
         Setting(latency=0.2, step=0.01, connections=8),
-        Setting(latency=0.1, step=0.01, connections=4),
-        Setting(latency=0.01, rate=400e3, step=0.01, connections=4),
+        Setting(latency=0.1, step=0.01, connections=6),
+        Setting(latency=0.01, rate=200e3, step=0.01, connections=8),
         Setting(latency=0.1, step=0.02, connections=4, ranks=2),
         Setting(latency=0.05, step=0.02, cached=0, connections=4, objects=100),
     ],
-    ids=["keeps up", "waits, 8", "waits, 4", "slow link", "two machines", "no cache"],
+    ids=["keeps up", "waits, 8", "waits, 6", "slow link", "two machines", "no cache"],
 )
 def test_takes_as_long_as_a_real_run(setting):
     """Within 15 %: the time, and the share of it that was waited for data."""
