@@ -272,6 +272,7 @@ class Trainer:
         if found is None:
             return False  # the next border of a step sees to it, or `_finish`
         note_evaluation(progress, found.loss)
+        progress.last_checkpoint_step = -1  # one that was saved at this very step knows nothing of it
         self.session.tell("eval", step=progress.step, **found.event)
         return True
 

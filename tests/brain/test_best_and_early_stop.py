@@ -23,6 +23,16 @@ def test_evaluations_are_compared_with_the_best():
     assert found == [(1, 0), (2, 0), (2, 1), (2, 2), (5, 0), (5, 1)]
 
 
+def test_an_evaluation_at_the_end_is_in_a_checkpoint_that_the_last_step_had_made(tmp_path: Path):
+    run_dir = tmp_path / "run"
+    job = make_job(
+        run_dir, write_shards(tmp_path, text_shards()), max_steps=4, checkpoint_every=Every(steps=2)
+    )
+    assert train_here(job) == 0
+    assert read_state(run_dir / "checkpoints/step-00000004").progress.best_step == 4
+    assert main([str(run_dir), str(tmp_path / "best.safetensors"), "--best"]) == 0
+
+
 def test_early_stop_ends_a_run_and_leaves_the_rate_alone(tmp_path: Path):
     job = make_job(tmp_path / "run", write_shards(tmp_path, text_shards()), early_stop=2)
     length = RunLength(source_samples=(90,))
