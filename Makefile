@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test nightly lint bench clean
+.PHONY: demo test nightly lint bench audit licences sbom clean
 
 demo: $(STAMP)
 	$(BIN)/quark demo --yes
@@ -19,6 +19,22 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Known weaknesses of every pinned version. Asks an advisory service: without one it fails, and says so.
+audit: $(STAMP)
+	$(BIN)/python -m pip_audit --requirement constraints.txt --no-deps --disable-pip --strict
+
+# Installs the extras too, so that all of them can be asked.
+licences: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable '.[hf,webdataset,litdata,tensorboard,plot,vision]'
+	$(BIN)/python -m release.licences > docs/licences.md
+
+# The bill of materials of the wheel that is built here: dist/quark-launcher.cdx.json.
+sbom: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	$(BIN)/python -m release.bill_of_materials dist/*.whl > dist/quark-launcher.cdx.json
 
 # Needs the peers' harness: see docs/benchmarks.md.
 bench:

@@ -1,0 +1,1 @@
+"""What is said of a release: its dependencies, their licences, its bill of materials."""
