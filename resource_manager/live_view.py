@@ -19,6 +19,8 @@ from tools_utilities.terminal_text import (
 
 NAMED_WAIT = 0.05
 """Share of a step from which on it is said what the data waits for."""
+WARNING_LINES = 2
+"""Of the last warning; the log has all."""
 KEPT_LOSSES = 4096
 """Losses kept for the pictures; older ones are thinned to every second when there are more."""
 
@@ -79,6 +81,9 @@ class LiveRun:
                 *flow(self._data(), width, style="dim"),
                 *(["evaluating …"] if self.evaluating else []),
             ]
+        if self.warnings:
+            warning = fold(f"warning: {self.warnings[-1]}", width)[:WARNING_LINES]
+            block.extend([Span(line, "yellow")] for line in warning)
         if self.stall:
             block.extend([Span(line, "yellow")] for line in fold(self.stall, width))
         if saying:

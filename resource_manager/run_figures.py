@@ -121,7 +121,8 @@ def wait_share(steps: Sequence[Mapping[str, Any]]) -> float | None:
     seconds = _total(told, "step_seconds")
     if not seconds:
         return None
-    return sum((step["data_wait_share"] or 0) * step["step_seconds"] for step in told) / seconds
+    waits = [float((step["data_wait_share"] or 0) * step["step_seconds"]) for step in told]
+    return sum(waits) / seconds
 
 
 def steady(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -156,7 +157,7 @@ def is_slow_data(figures: Figures) -> bool:
 
 
 def _waited(step: Mapping[str, Any]) -> float:
-    return sum((step.get("wait_seconds") or {}).values())
+    return float(sum((step.get("wait_seconds") or {}).values()))
 
 
 def _in_order(events: Sequence[dict[str, Any]], kind: str) -> tuple[dict[str, Any], ...]:
@@ -175,4 +176,5 @@ def _rate(steps: Sequence[Mapping[str, Any]]) -> float | None:
     seconds = _total(told, "step_seconds")
     if not seconds:
         return None
-    return sum(step["tokens_per_second"] * step["step_seconds"] for step in told) / seconds
+    made = [float(step["tokens_per_second"] * step["step_seconds"]) for step in told]
+    return sum(made) / seconds

@@ -135,7 +135,7 @@ class RunWatch:
             self._handle = launch()
             try:
                 with self._keys() as typed:
-                    if self._console.can_animate and not self._console.about.json:
+                    if self._paints:
                         with self._console.live() as paint:
                             return self._loop(self._handle, typed, paint)
                     return self._loop(self._handle, typed, None)
@@ -149,6 +149,8 @@ class RunWatch:
             self.run.take(event)
             self._console.event(event)
             self._also(event)
+            if not self._paints and event.get("event") == "warning":
+                self._console.warn(str(event.get("message", "")))
 
     def catch_up(self) -> None:
         """Take in what the run has told so far; of its last start it is passed on too."""
@@ -164,6 +166,10 @@ class RunWatch:
         if not self._offers_keys:
             return contextlib.nullcontext(lambda: "")
         return pressed_keys(self._console.terminal()[0])
+
+    @property
+    def _paints(self) -> bool:
+        return self._console.can_animate and not self._console.about.json
 
     @property
     def _offers_keys(self) -> bool:

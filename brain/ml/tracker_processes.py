@@ -19,7 +19,7 @@ from brain.ml.training_job import TrainingJob
 from tools_utilities.errors import UsageError
 from tools_utilities.process_environment import OWN_PATH, child_environment, own_program
 
-FINISH_SECONDS = 30.0
+FINISH_SECONDS = 60.0
 """What trackers get, of all together, to keep what is left when the run has ended."""
 
 

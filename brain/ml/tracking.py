@@ -53,7 +53,7 @@ def config_of(job: TrainingJob) -> dict[str, Any]:
     }
     told = {**fields, **{f"version_{name}": text for name, text in code_versions(job).items()}}
     flat = {
-        name: json.dumps(value) if isinstance(value, dict | list) else value
+        name: json.dumps(value) if isinstance(value, dict | list | tuple) else value
         for name, value in told.items()
     }
     clean: dict[str, Any] = redact_data(flat)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,19 +20,20 @@ from tools_utilities.object_store import StoreSpec
 from tools_utilities.terminal_text import plain, width_of
 
 
-def compared(project: Path, *names: str) -> dict:
+def compared(project: Path, *names: str) -> dict[str, Any]:
     manager, _, out, _ = make_manager(project, json=True)
     assert manager.compare_runs(Said(runs=list(names))) == 0
-    return json.loads(out.getvalue())
+    told: dict[str, Any] = json.loads(out.getvalue())
+    return told
 
 
 def text_of(project: Path, *names: str) -> str:
     manager, _, out, _ = make_manager(project)
     assert manager.compare_runs(Said(runs=list(names))) == 0
-    return out.getvalue()
+    return str(out.getvalue())
 
 
-def evals(*losses: float) -> list[dict]:
+def evals(*losses: float) -> list[dict[str, Any]]:
     return [
         {"event": "eval", "time": 2e9, "step": 10 * n, "loss": loss, "samples": 8}
         for n, loss in enumerate(losses, start=1)

@@ -249,7 +249,10 @@ def test_it_says_that_it_evaluates_until_something_else_comes(tmp_path):
     evaluating = "fox-1  evaluating …"
     assert plain(run_with(START, EVALUATING).lines(80, draw=True)[0]) == evaluating
     run = run_with(START, step_event(100), EVALUATING, {"event": "warning", "message": "odd"})
-    assert plain(run.lines(80, draw=True)[-1]) == "evaluating …"
+    assert [plain(line) for line in run.lines(80, draw=True)[-2:]] == [
+        "evaluating …",
+        "warning: odd",
+    ]
     for event in ({"event": "eval", "step": 100, "loss": 2.5}, step_event(101), END):
         after = run_with(START, step_event(100), EVALUATING, event)
         assert "evaluating" not in " ".join(plain(line) for line in after.lines(80, draw=True))
@@ -296,3 +299,13 @@ def test_the_summary_has_every_figure_and_a_picture(width):
     assert "█" in text
     if width:
         assert all(width_of(line) <= width for line in lines)
+
+
+def test_a_warning_is_said_when_it_comes_and_stays_in_the_view(tmp_path):
+    odd = {"event": "warning", "message": "wandb: no key; the run goes on without it"}
+    *_, err = watch(tmp_path, START, step_event(1), odd, step_event(2), END, 0)
+    assert err.splitlines().count(f"warning: {odd['message']}") == 1
+    run = run_with(START, step_event(1), {**odd, "message": "long words " * 50}, step_event(2))
+    shown = [plain(line) for line in run.lines(39, draw=True)]
+    assert sum("long" in line for line in shown) == 2
+    assert all(width_of(line) <= 39 for line in shown)

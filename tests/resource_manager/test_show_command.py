@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.resource_manager.run_folders import step, write_run
 def shown(project: Path, name: str = "fox-1") -> str:
     manager, _, out, _ = make_manager(project)
     assert manager.show_run(Said(run=name)) == 0
-    return out.getvalue()
+    return str(out.getvalue())
 
 
 def test_curves_of_loss_and_validation_are_drawn_and_kept_as_files(project):
@@ -53,8 +54,9 @@ def test_the_machine_gets_figures_too(project):
 SLOW = {"data_wait_share": 0.4, "wait_cause": "store"}
 
 
-def slow_step(number: int) -> dict:
-    return step(number, wait_seconds={"store": number * 0.04, "open": number * 0.001}, **SLOW)
+def slow_step(number: int) -> dict[str, Any]:
+    waits = {"store": number * 0.04, "open": number * 0.001}
+    return {**step(number, wait_seconds=waits), **SLOW}
 
 
 def test_a_loader_slower_than_the_model_is_reported_as_such(project):
