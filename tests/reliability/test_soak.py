@@ -51,7 +51,7 @@ def test_soak(
     assert found.memory_growth < 0.05
     assert found.memory_growth_over_starts < 0.05
     assert found.agent_growth < 0.05
-    assert found.descriptor_growth <= 2
+    assert found.descriptor_growth <= 12  # of a hundred that come and go; a leak adds up
     if minutes >= LONG_MINUTES:
         assert found.throughput >= 0.85
         assert found.throughput_with_kills >= 0.85
