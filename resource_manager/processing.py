@@ -19,6 +19,7 @@ from tools_utilities.dataset_creation import OutputOptions, create_sharded_datas
 from tools_utilities.dataset_location import locate_dataset
 from tools_utilities.errors import ClaimError, InputNeededError, UsageError
 from tools_utilities.object_store import open_store
+from tools_utilities.redaction import refuse_signed
 from tools_utilities.sample_source import SourceOptions
 from tools_utilities.scripts.create_sharded_dataset import ProgressReporter, stopping_cleanly
 from tools_utilities.scripts.shard_actions import paint_status, watched_status
@@ -234,6 +235,7 @@ class ShardCommands:
                 "which sharded dataset?" if not data else "one sharded dataset at a time",
                 hint="Name it: `… in s3://bucket/sharded`.",
             )
+        refuse_signed(str(data[0]), "a batch job")  # it goes to its workers as an argument
         return self._place(str(data[0]))
 
     def _place(self, text: str) -> str:

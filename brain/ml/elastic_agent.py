@@ -51,6 +51,7 @@ from brain.ml.stop_request import ASK_AGAIN, PERSONS, REGROUPED
 from brain.ml.training_job import TrainingJob, load_job
 from tools_utilities.process_environment import own_program
 from tools_utilities.process_identity import ProcessIdentity, identify
+from tools_utilities.redaction import guard_process
 
 MONITOR_SECONDS = 0.25
 LOOK_SECONDS = 0.05
@@ -182,6 +183,7 @@ def wait_ended(context: Any, seconds: float) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the ranks of this machine; returns the exit code."""
+    guard_process()
     parser = ArgumentParser(prog="python -m brain.ml.elastic_agent")
     parser.add_argument("job", type=Path)
     parser.add_argument("--meet", help="HOST:PORT of a store that is there")

@@ -182,6 +182,7 @@ def commands(place: Place) -> list[list[str]]:
         ["quark", "list runs", "--override", f"aws_secret_access_key={key}"],
         ["quark", find, "--override", f"endpoint_url=http://user:{password}@127.0.0.1:9"],
         ["quark", f"what datasets are under s3://user:{password}@canaries/data", "--json"],
+        ["quark", f"process '{url}' with json:loads", "--yes"],
         ["quark", f"shard '{url}' into 2 shards to {place.project}/from-web", "--yes"],
         ["quark", f"shard '{url}' into 2 shards to s3://not-there/x", "--yes", "--verbose"],
         # The other programs.
