@@ -207,7 +207,11 @@ class LocalStore:
             file = self.local_path(key).open("rb")
         except OSError as error:
             raise self._error(error, key, "get") from error
-        info = _info(key, os.fstat(file.fileno()))
+        try:
+            info = _info(key, os.fstat(file.fileno()))
+        except OSError as error:
+            file.close()
+            raise self._error(error, key, "get") from error
         if if_etag is not None and info.etag != if_etag:
             file.close()
             raise ObjectReplacedError(
