@@ -18,6 +18,7 @@ from brain.ml.tokenizer import BYTES
 from brain.ml.training_job import DataSource, TrainingJob
 from resource_manager.remote_credentials import travelling_spec
 from tools_utilities.errors import DataNotFoundError, UsageError
+from tools_utilities.reading_hints import typed
 
 FILES_FOLDER = "files"
 START, MODEL, TOKENIZER = (
@@ -67,7 +68,7 @@ def _refuse_local_data(source: DataSource, where: str) -> None:
     path = source.store.uri.removeprefix("file://").rstrip("/") + "/" + source.prefix
     raise UsageError(
         f"{path}: this data is only on this machine, and the run is on {where}",
-        hint=f'Upload it, and train on that: quark "shard {path} to s3://BUCKET/PREFIX".',
+        hint=f"Upload it, and train on that: {typed(f'shard {path} to s3://BUCKET/PREFIX')}",
     )
 
 
