@@ -13,6 +13,7 @@ from tools_utilities.errors import AccessError, StoreError
 from tools_utilities.json_text import decode_json
 from tools_utilities.manifest import Shard
 from tools_utilities.object_store import ObjectStore, read_object
+from tools_utilities.worker_health import health_lines
 
 STATUS_WORDS = {"free": "available", "leased": "in_use", "done": "completed"}
 
@@ -39,6 +40,7 @@ def status_row(
         "attempts": record.attempts if record else 0,
         "crashes": record.crashes if record else 0,
         "gen": record.gen if record else 0,
+        "seq": record.seq if record else 0,
         "owner": record.owner if record and held else None,
         "lease_seconds": record.lease_seconds if record and held else None,
         "age_seconds": _age(metadata.get("started_at"), now) if held else None,
@@ -85,4 +87,4 @@ def status_table(status: dict[str, Any]) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-    return [status_line(status), *lines]
+    return [status_line(status), *lines, *health_lines(status.get("workers", ()))]

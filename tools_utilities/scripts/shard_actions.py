@@ -18,6 +18,7 @@ from tools_utilities.errors import ClaimError, QuarkError, UsageError, error_lin
 from tools_utilities.object_store import ObjectStore, open_store
 from tools_utilities.output_sweep import find_orphans
 from tools_utilities.shard_status import status_line, status_table
+from tools_utilities.worker_health import ClaimWatch
 
 if TYPE_CHECKING:
     from tools_utilities.scripts.shard_manager import ShardManager
@@ -111,15 +112,24 @@ def _status(manager: "ShardManager", options: argparse.Namespace) -> tuple[dict[
 
 
 def watched_status(
-    manager: "ShardManager", paint: Callable[[dict[str, Any]], None]
+    manager: "ShardManager",
+    paint: Callable[[dict[str, Any]], None],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """Show the status every two seconds until all shards are completed; return the last."""
-    status = manager.get_shard_status()
-    while status["completed"] < status["total"]:
-        paint(status)
-        time.sleep(WATCH_SECONDS)
+    """Show the status every two seconds until all shards are completed; return the last.
+
+    It also has `workers`, the health of each by how its claims change.
+    """
+    watch = ClaimWatch(clock=clock)
+    while True:
         status = manager.get_shard_status()
-    return status
+        status["workers"] = msgspec.to_builtins(watch.look(status))
+        if status["completed"] == status["total"]:
+            return status
+        paint(status)
+        sleep(WATCH_SECONDS)
 
 
 def paint_status(status: dict[str, Any]) -> None:

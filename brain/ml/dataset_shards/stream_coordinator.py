@@ -25,25 +25,9 @@ from brain.ml.dataset_shards.partition_strategies.adaptive import (
 from brain.ml.dataset_shards.partition_strategy import Shard, World
 from brain.ml.dataset_shards.shard_moves import Load, median_rate, moves_between, spread
 from tools_utilities.errors import ClaimError, UsageError
+from tools_utilities.worker_health import LOST_INTERVALS, WorkerHealth, averaged, health_word
 
 HEARTBEAT_SECONDS = 10.0
-_LOST_INTERVALS = 3
-_NEWEST_SHARE = 0.5
-"""Of the newest report in the average throughput."""
-
-
-class WorkerHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one worker."""
-
-    rank: int
-    status: str
-    """`active`; `idle`: nothing left to do, or nothing done yet; `slow`: below (1 - threshold) of
-    the median; `failed`: no heartbeat for 3 intervals; `unknown`: before the first heartbeat."""
-    last_heartbeat: float | None
-    """On the coordinator's clock, in seconds; None before the first."""
-    samples_processed: int
-    average_throughput: float
-    """Samples a second, newer reports weighing more."""
 
 
 class ShardMove(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +77,8 @@ class StreamCoordinator:
         }  # fmt: skip
         base_of(World(world_size=1, options=self._options))
         self._threshold = slow_below(self._options)
-        self._lost_seconds = _LOST_INTERVALS * heartbeat_seconds
+        self._heartbeat_seconds = heartbeat_seconds
+        self._lost_seconds = LOST_INTERVALS * heartbeat_seconds
         self._clock = clock
         self._workers: dict[int, _Worker] = {}
         self._checkpoints: dict[int, Any] = {}
@@ -173,10 +158,8 @@ class StreamCoordinator:
                     f"rank {rank}: {samples} samples ({worker.samples} before) at {throughput}/s",
                     hint="Samples count from the worker's start; a new worker registers again.",
                 )
-            if worker.throughput:
-                throughput = _NEWEST_SHARE * throughput + (1 - _NEWEST_SHARE) * worker.throughput
             worker.heartbeat, worker.samples = self._clock(), samples
-            worker.throughput = throughput
+            worker.throughput = averaged(worker.throughput, throughput)
 
     def get_worker_health(self, rank: int) -> WorkerHealth:
         """Return what is known of a worker now.
@@ -256,13 +239,13 @@ class StreamCoordinator:
 
     def _status(self, worker: _Worker) -> str:
         heard = worker.since if worker.heartbeat is None else worker.heartbeat
-        if self._clock() - heard > self._lost_seconds:
-            return "failed"
-        if worker.heartbeat is None:
-            return "unknown"
-        if not worker.shards or not worker.samples:
-            return "idle"
-        return "slow" if worker.throughput < (1 - self._threshold) * self._median() else "active"
+        return health_word(
+            silent_intervals=(self._clock() - heard) / self._heartbeat_seconds,
+            heard=worker.heartbeat is not None,
+            has_work=bool(worker.shards),
+            samples=worker.samples,
+            is_slow=worker.throughput < (1 - self._threshold) * self._median(),
+        )
 
     def _median(self) -> float:
         """Return the median throughput of the workers that live and work."""
