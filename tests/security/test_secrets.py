@@ -31,6 +31,7 @@ from tests.security.canaries import (
 )
 from tests.training import text_shards
 
+pytestmark = pytest.mark.timeout(300)  # the commands, in the set-up of whichever test comes first
 BUCKET = "canaries"
 DRIVER = Path(__file__).with_name("command_driver.py")
 REPOSITORY = Path(__file__).parents[2]
@@ -250,7 +251,6 @@ def left(place: Place) -> Left:
     )
 
 
-@pytest.mark.timeout(300)
 def test_output_holds_no_secret(left: Left) -> None:
     assert hits(left.stdout, left.needles) == []
     assert hits(left.stderr, left.needles) == []
