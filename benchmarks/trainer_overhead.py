@@ -25,6 +25,7 @@ import torch
 from torch.nn import functional
 
 from brain.ml.failure import Failure
+from brain.ml.guardians import Guardians
 from brain.ml.metrics import MetricsLog
 from brain.ml.model_making import make_model
 from brain.ml.optimizer import build_optimizer
@@ -95,7 +96,7 @@ def session_of(job):
     world = World(attempt=job.name)
     failure = Failure(folder, world)
     metrics = MetricsLog(folder)
-    watchdog = Watchdog(world, metrics, failure, [])
+    watchdog = Watchdog(world, metrics, failure, Guardians(folder, []))
     session = TimedSession(
         job=job, group=ProcessGroup(world), stop=StopRequest(), metrics=metrics,
         failure=failure, watchdog=watchdog,

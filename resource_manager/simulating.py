@@ -36,6 +36,8 @@ MOST_PLAYED = 3
 """Epochs; later ones are taken to be as the last of these …"""
 MOST_OBJECTS_PLAYED = 3_000_000
 """… or fewer, of many objects, but one."""
+MOST_TIMES = 1.2
+"""That the machines together fetch the data in an epoch; beyond that it is said what would help."""
 INDEX_BYTES_PER_OBJECT = 200
 INDEX_BYTES_PER_SPLIT = 64
 
@@ -65,7 +67,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     rank_memory_bytes: int
     """About what a rank holds of the data: index, open splits, and without a cache whole objects."""
     own_lanes: bool
-    """Whether each rank fetches for itself alone; else every machine needs every shard."""
+    """Whether each rank opens what its own lanes hold; else every machine needs every shard."""
     coarser: int
     """How many splits were taken as one."""
     notes: tuple[str, ...] = ()
@@ -227,10 +229,11 @@ def _notes(
     job: TrainingJob, order: SimulatedOrder, played: Sequence[EpochFigures]
 ) -> tuple[str, ...]:
     notes = []
-    if not order.own_lanes and job.nodes > 1:
+    times = played[0].fetched_bytes / max(1, int(order.data.object_bytes.sum()))
+    if job.nodes > 1 and times > MOST_TIMES and job.partition != "contiguous":
         notes.append(
-            f"every machine fetches every shard: {order.world.world_size} ranks do not divide the"
-            f" order's {order.shape.num_lanes} lanes; partition=contiguous gives each its own"
+            f"{job.nodes} machines fetch the data {times:.1f} times in the first epoch; with"
+            " partition=contiguous each rank has its own (simulate that too)"
         )
     if any(rule is not None for rule in (job.max_steps, job.max_samples, job.max_tokens)):
         notes.append("whole epochs are played, whatever other rule may end the run earlier")
