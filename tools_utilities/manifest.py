@@ -24,6 +24,7 @@ FLAT = "manifest.json"
 MAX_BYTES = 64 << 20
 _THREADS = 16
 
+_ODD = {"\\", "\0"}
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -239,7 +240,7 @@ def _chunk(directory: str, entry: _ChunkEntry) -> Chunk:
 def _inside(manifest_key: str, path: str) -> None:
     """Refuse a path that is not plainly below its folder."""
     parts = path.rstrip("/").split("/")
-    if not parts[0] or "://" in path or "\\" in path or {"", ".", ".."} & set(parts):
+    if not parts[0] or "://" in path or _ODD & set(path) or {"", ".", ".."} & set(parts):
         raise DataError(
             f"{manifest_key} names {path!r}, which is not below its folder",
             hint="A manifest may name only what lies in its own folder.",
@@ -256,7 +257,7 @@ def _checked(key: str, manifest: Manifest) -> Manifest:
             raise DataError(f"{key}: shard {shard.shard_id} is there twice", key=key)
         ids.add(shard.shard_id)
         for chunk in _chunks_of(shard):
-            _inside(key, chunk)
+            _inside(key, chunk if not chunk.endswith("/") else "")
             if chunk in seen:
                 raise DataError(f"{key}: {chunk} is there twice", key=key)
             seen.add(chunk)

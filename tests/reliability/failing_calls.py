@@ -106,11 +106,15 @@ class CountedStore(memory.MemoryStore):
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[Any]:
         listed = super().list
-        return self._asked("list", lambda: listed(prefix, start_after=start_after))
+        found: Iterator[Any] = self._asked("list", lambda: listed(prefix, start_after=start_after))
+        return found
 
     def list_folder(self, prefix: str, *, max_pages: int | None = None) -> Iterator[Any]:
         listed = super().list_folder
-        return self._asked("list_folder", lambda: listed(prefix, max_pages=max_pages))
+        found: Iterator[Any] = self._asked(
+            "list_folder", lambda: listed(prefix, max_pages=max_pages)
+        )
+        return found
 
     def head(self, key: str) -> Any:
         head = super().head
@@ -162,7 +166,7 @@ def failing_files(calls: Calls, below: Path) -> Iterator[None]:
 
     for name, function in before.items():
         setattr(os, name, counted(name, function))
-    builtins.open = io.open = open_file  # type: ignore[assignment]
+    builtins.open = io.open = open_file
     try:
         yield
     finally:

@@ -14,7 +14,7 @@ from tests.reliability.operations import OPERATIONS, Operation
 WRITERS = ("cache", "evict", "index", "shard", "checkpoint")
 """Of files; uploads that are killed are in tests/scripts/test_create_sharded_faults.py."""
 KILLS = 6
-NIGHTLY_KILLS = 150
+NIGHTLY_KILLS = 60
 
 
 def killed(operation: Operation, seconds: float) -> bool:

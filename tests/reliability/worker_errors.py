@@ -62,6 +62,12 @@ def deep_error(words: str) -> Exception:
     return found
 
 
+def ended_by(number: int) -> Exception:
+    """Send this process a signal that ends it."""
+    os.kill(os.getpid(), number)
+    return ValueError("still there")
+
+
 WORDS = "planted failure"
 KINDS: dict[str, Callable[[], BaseException]] = {
     "ValueError": lambda: ValueError(WORDS),
@@ -90,9 +96,9 @@ KINDS: dict[str, Callable[[], BaseException]] = {
     "deep": lambda: deep_error(WORDS),
     "huge": lambda: ValueError(WORDS + "x" * (8 << 20)),
     "lone surrogate": lambda: ValueError(WORDS + "\ud800"),
-    "exit 0": lambda: ValueError(os._exit(0)),
-    "exit 3": lambda: ValueError(os._exit(3)),
-    "killed": lambda: ValueError(os.kill(os.getpid(), signal.SIGKILL)),
+    "exit 0": lambda: os._exit(0),
+    "exit 3": lambda: os._exit(3),
+    "killed": lambda: ended_by(signal.SIGKILL),
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from tools_utilities.errors import AccessError, QuarkError
+from tools_utilities.errors import AccessError, QuarkError, UsageError
 from tools_utilities.object_store import StoreSpec
 from tools_utilities.object_stores import _s3_clients
 from tools_utilities.object_stores._deadline import within
@@ -45,7 +45,8 @@ class _Waiting:
     """How long the next try of a request may take, and how long to pause before it."""
 
     def __init__(self, answer_seconds: float, began: float) -> None:
-        self._answer, self._began = answer_seconds, began
+        self._answer = answer_seconds
+        self._began = began
         self._silent = 0
         """Tries that ended when the time for the first byte did, each a tenth shorter than the last."""
         self._note(time.monotonic() - began)
@@ -56,7 +57,7 @@ class _Waiting:
         return silent
 
     def _share(self) -> float:
-        return self._answer * (1 - 0.1 * self._silent)
+        return float(self._answer * (1 - 0.1 * self._silent))
 
     def seconds(self) -> float:
         """Return the limit of a try that begins now."""
@@ -174,6 +175,11 @@ class S3Calls:
             result = ask(clients)
         except ClientError as error:
             failure = self._of_client(error, clients)
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"{self.where(clients)}: a key that is not UTF-8 text cannot be asked for",
+                hint="Keys are UTF-8 in every store; check where this one comes from.",
+            ) from None
         except (BotoCoreError, ResponseParserError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not is_still_expired(error):
                 raise

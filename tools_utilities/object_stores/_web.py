@@ -196,7 +196,9 @@ class WebStore:
     def _url(self, key: str) -> str:
         if key == self._name:
             return urlunsplit(self._parts._replace(fragment=""))
-        path = f"{self._parts.path.rstrip('/')}/{quote(key, safe=_URL_SAFE)}"
+        # Bytes that are no UTF-8 are sent as they are.
+        coded = quote(key.encode("utf-8", "surrogateescape"), safe=_URL_SAFE)
+        path = f"{self._parts.path.rstrip('/')}/{coded}"
         return urlunsplit(self._parts._replace(path=path, query="", fragment=""))
 
     def _send(

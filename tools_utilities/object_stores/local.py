@@ -94,6 +94,8 @@ class LocalStore:
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         """Walk the folders, in the byte order of whole keys."""
         folder, name = self._split_prefix(prefix)
+        if "\0" in folder:
+            return  # no file can have such a key
         after = os.fsencode(start_after)
         walk = [self._entries(folder, name)]
         inside = [os.path.realpath(self.root / folder)]
@@ -126,7 +128,7 @@ class LocalStore:
     def _entries(self, folder: str, name_prefix: str) -> Iterator[ObjectInfo | str]:
         """Yield the files (as objects) and folders (as text) of one folder, in key order."""
         parts = folder.split("/")[:-1]
-        if any(part in {"", "."} or is_hidden(part) for part in parts):
+        if any(part in {"", "."} or is_hidden(part) or "\0" in part for part in parts):
             return  # the file system would resolve these; as keys they do not exist
         named = []
         for entry in self._scan(folder):
