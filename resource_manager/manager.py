@@ -121,8 +121,7 @@ class ResourceManager(StartActions):
         # The folder of an hf: model holds the weights to start from.
         if request.task == "finetune" and (request.init_from or not is_hf(request.model)):
             request, settings = self._with_weights(request, settings)
-        finder = self._finder(settings, request)
-        data = self._find_data(request, settings, finder)
+        data = self._find_data(request, settings, self._finder(settings, request))
         # Not a fixed seed: two launches must not choose one name.
         job = make_job(request, settings, data, random.Random())  # noqa: S311
         check_cache_folder(settings, job)
@@ -171,16 +170,7 @@ class ResourceManager(StartActions):
         settings = repeating.repeated_settings(told, before, info)
         if before.evaluate_only:
             return self._evaluate(reading, settings, measured_by(before, reading.slots), before)
-        request = request_from(
-            reading.slots, canonical=reading.canonical,
-            notes=(*self._options.notes, f"repeats {info.name}"),
-        )  # fmt: skip
-        request = repeating.repeated_request(request, reading.slots, before)
-        finder = self._finder(settings, request)
-        if request.data or settings.value("train_prefix") is not None:
-            data = self._find_data(request, settings, finder)
-        else:
-            data = repeating.repeated_data(request, settings, finder, before)
+        request, data = self._repeated(reading, settings, info, before)
         job = make_job(request, settings, data, random.Random())  # noqa: S311 - as in _train
         check_cache_folder(settings, job)
         plan = msgspec.structs.replace(
@@ -188,6 +178,55 @@ class ResourceManager(StartActions):
             differences=changed_fields(job, before),
         )
         return self._start(job, plan, runs_flag(settings), plan_only=request.plan_only)
+
+    def _repeated(
+        self, reading: Spoken, settings: Settings, info: RunInfo, before: TrainingJob
+    ) -> tuple[TrainingRequest, FoundData]:
+        """Return what a repeated run is asked for, and its data: its own, unless other is named."""
+        from resource_manager import repeating
+
+        request = request_from(
+            reading.slots, canonical=reading.canonical,
+            notes=(*self._options.notes, f"repeats {info.name}"),
+        )  # fmt: skip
+        request = repeating.repeated_request(request, reading.slots, before)
+        finder = self._finder(settings, request)
+        if request.data or settings.value("train_prefix") is not None:
+            return request, self._find_data(request, settings, finder)
+        return request, repeating.repeated_data(request, settings, finder, before)
+
+    def export(self, reading: Spoken) -> int:
+        """Write a folder from which a scheduler starts a run: a new one, or an earlier one again."""
+        from resource_manager import exporting, repeating
+
+        target = exporting.format_of(reading.slots.get("format"))
+        out = reading.slots.get("out")
+        if out is not None:
+            exporting.check_new(Path(out).absolute())
+        run = reading.slots.get("run")
+        settings, asked = exporting.without_rented(
+            self._settings_of(reading, keep_relative=run is not None)
+        )
+        if run is not None:
+            info, before = repeating.earlier_run(settings, run)
+            settings = repeating.repeated_settings(settings, before, info)
+            request, data = self._repeated(reading, settings, info, before)
+        else:
+            request = request_from(reading.slots, canonical=reading.canonical)
+            data = self._find_data(request, settings, self._finder(settings, request))
+        job = make_job(request, settings, data, random.Random())  # noqa: S311 - as in _train
+        asked = msgspec.structs.replace(asked, gpus=exporting.asked_gpus(job, settings))
+        given = exporting.scheduled_accelerators(asked.gpus)
+        plan = make_plan(request, settings, data, job, accelerators=lambda: given)
+        plan = msgspec.structs.replace(plan, where=target.name)
+        made = exporting.exported(job, target, asked)
+        plan_only = request.plan_only or self._options.plan_only
+        self._show_plan(plan, plan_only=plan_only)
+        if not plan_only:
+            folder = Path(out or f"{job.name}-{target.name}").absolute()
+            exporting.write_export(folder, target, made)
+            exporting.say_exported(self.console, folder, target, made)
+        return 0
 
     def resume(self, reading: Spoken) -> int:
         """Continue a run from its newest checkpoint, with what the sentence changes."""

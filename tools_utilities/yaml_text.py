@@ -51,6 +51,22 @@ def load_yaml(text: str, *, source: str) -> Any:
     return _load(text, source, _core_value)
 
 
+def dump_yaml(value: Any) -> str:
+    """Return plain data as YAML for people and other programs: in order, scripts as blocks of lines."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes a text of several lines as such."""
+
+
+def _written(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar(_TEXT_TAG, text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _written)
+
+
 def load_yaml_texts(text: str, *, source: str) -> Any:
     """As `load_yaml`, but every scalar that is not null stays the text that was written.
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
+import msgspec
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed.elastic.agent.server.api import (
     RunResult,
@@ -187,12 +188,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(prog="python -m brain.ml.elastic_agent")
     parser.add_argument("job", type=Path)
     parser.add_argument("--meet", help="HOST:PORT of a store that is there")
+    parser.add_argument("--rendezvous", help="HOST:PORT instead of the job's: known when it starts")
     given = parser.parse_args(arguments)
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s agent %(levelname)s %(message)s"
     )
     logging.getLogger("torch").setLevel(logging.WARNING)
     job = load_job(given.job)
+    if given.rendezvous is not None:
+        job = msgspec.structs.replace(job, rendezvous=given.rendezvous)
     if given.meet is not None:
         return run_agent(job, given.job, _connect(given.meet), keeper=os.getppid())
     if job.nodes > 1 and job.rendezvous is None:

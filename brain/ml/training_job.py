@@ -98,7 +98,7 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """After so long without any movement all stacks are written to the log; 0: never."""
     shuffle: bool = True
     shuffle_mb: float | None = None
-    """Megabytes of shards that are open together, to mix over; None: 144 MiB, or up to 1 GiB."""
+    """Megabytes of shards that are open together, to mix over; None: 72 MiB, or up to 1 GiB."""
     seed: int = 42
     partition: str = "round_robin"
     partition_options: dict[str, Any] = {}

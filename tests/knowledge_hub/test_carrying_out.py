@@ -96,7 +96,7 @@ def test_a_plan_stops_before_what_follows(sentence):
 def test_what_cannot_be_carried_out_stops_all_before_the_first():
     resources = Resources()
     for sentence in (
-        "train with ./d then export fox-1 for slurm",
+        "train with ./d then prices on vast",
         "train with ./d in the background then list runs",
     ):
         with pytest.raises(UsageError):

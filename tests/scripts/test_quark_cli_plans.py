@@ -64,6 +64,6 @@ def test_why_before_any_run(folder, capsys):
 def test_then_is_planned_as_one_and_refused_as_one(folder, capsys):
     assert run_program([f"{TRAIN} then show the last run", "--plan"]) == 0
     assert "after it: quark show the last run" in capsys.readouterr().err
-    assert run_program([f"{TRAIN} then export fox-1 for slurm"]) == 2
+    assert run_program([f"{TRAIN} then prices on vast"]) == 2
     assert "cannot carry it out yet" in capsys.readouterr().err
     assert not (folder / "runs").exists()

@@ -99,7 +99,7 @@ class StreamDataset(IterableDataset[Any]):
             bad_budget: … at most so many times an epoch; None: 1,000.
             on_missing: `fail` or `skip` where an object is gone since it was listed.
             allow_changed: Load states that were saved on other data.
-            shuffle_bytes: Of open splits to mix over; None: 144 MiB, 1 GiB of what cannot be cut.
+            shuffle_bytes: Of open splits to mix over; None: 72 MiB, 1 GiB of what cannot be cut.
             tensor_parallel: So many ranks side by side are one for the data, and get the same.
             options: How records are read.
             rank: This process's (its group's) number; None: torch.distributed's, or the launcher's.
