@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 
 import msgspec
@@ -153,6 +154,51 @@ def test_rank_killed_twenty_times_at_random(tmp_path: Path, store: StoreSpec):
         handle.kill()
     assert len(events(run_dir, "error")) == 20
     _every_sample_once_an_epoch(run_dir, 80)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_ranks_killed_twenty_times_while_an_agent_goes_and_comes_back(
+    tmp_path: Path, store: StoreSpec
+):
+    """4, 2 and 4 ranks again, and in each of these worlds ranks are killed at random."""
+    run_dir = tmp_path / "run"
+    source = random.Random(int.from_bytes(os.urandom(4)))
+    job = _job(
+        run_dir, store, nodes=2, processes=2, epochs=1e6, rejoin_seconds=25.0, max_restarts=60
+    )
+    handle = LAUNCH_TARGET.launch(LAUNCH_TARGET.plan(job))
+    try:
+        for _ in range(10):
+            _kill_a_rank(run_dir, source)
+        os.kill(_agents(handle.pid)[1], signal.SIGKILL)
+        _wait_slowly(lambda: _worlds(run_dir)[-1] == 2, 200)
+        _kill_a_rank(run_dir, source)
+        _wait_slowly(lambda: _worlds(run_dir)[-1] == 4, 200)
+        for _ in range(9):
+            _kill_a_rank(run_dir, source)
+        begun = events(run_dir, "start")[-1]["resumed_from_step"]
+        wait_for_step_of(run_dir, begun + 2 * STEPS_AN_EPOCH, 200)
+        handle.interrupt()
+        assert handle.wait(60) == 130
+    finally:
+        handle.kill()
+    worlds = _worlds(run_dir)
+    assert len(worlds) > 20
+    assert [world for world, _ in groupby(worlds)] == [4, 2, 4]
+    assert _every_sample_once_so_far(run_dir) >= 3
+
+
+def _kill_a_rank(run_dir: Path, source: random.Random) -> None:
+    """Kill one at some step of the start that is at work, and wait for the next start's first steps."""
+    _wait_slowly(lambda: bool(_worlds(run_dir)), 200)
+    starts = len(_worlds(run_dir))
+    begun = events(run_dir, "start")[-1]["resumed_from_step"] or 0
+    wait_for_step_of(run_dir, begun + source.randint(1, 2 * STEPS_AN_EPOCH), 200)
+    process = read_process(run_dir)
+    assert process is not None
+    os.kill(source.choice(process.ranks).pid, signal.SIGKILL)
+    _wait_slowly(lambda: len(_worlds(run_dir)) > starts, 200)
 
 
 @pytest.mark.nightly

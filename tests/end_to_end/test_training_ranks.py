@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from brain.ml.process_group import START_VARIABLE
+from brain.ml.sample_log import final_samples
 from brain.ml.stop_request import ASK_AGAIN, REGROUPED
 from brain.ml.training_job import Every
 from resource_manager.launch_targets.local import LAUNCH_TARGET
@@ -51,12 +52,17 @@ def port() -> int:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory, store: StoreSpec) -> Path:
     run_dir = tmp_path_factory.mktemp("alone")
-    assert train_here(make_job(run_dir, store, max_steps=16)) == 0
+    assert train_here(make_job(run_dir, store, max_steps=16, sample_log=True)) == 0
     return run_dir
 
 
+def batches(run_dir: Path) -> dict[int, list[str]]:
+    """Return what each step was made of, whoever had it."""
+    return {step: sorted(samples) for step, samples in final_samples(run_dir).items()}
+
+
 @pytest.mark.parametrize(("ranks", "grad_accum"), [(2, 1), (4, 1), (2, 2)])
-def test_any_number_of_processes_gives_the_same_losses(
+def test_any_number_of_processes_gives_the_same_batches_and_losses(
     tmp_path: Path,
     store: StoreSpec,
     alone: Path,
@@ -65,10 +71,11 @@ def test_any_number_of_processes_gives_the_same_losses(
     ranks: int,
     grad_accum: int,
 ):
-    job = make_job(tmp_path / "run", store, max_steps=16, grad_accum=grad_accum)
+    job = make_job(tmp_path / "run", store, max_steps=16, grad_accum=grad_accum, sample_log=True)
     pids = training_forks.start_ranks(job, ranks, port)
     assert [training_forks.wait(pid) for pid in pids] == [0] * ranks
     assert losses(tmp_path / "run") == pytest.approx(losses(alone), abs=1e-5)
+    assert batches(tmp_path / "run") == batches(alone)
     for name in ("samples", "tokens", "epoch", "lr"):
         mine = [event[name] for event in events(tmp_path / "run", "step")]
         assert mine == [event[name] for event in events(alone, "step")]
@@ -161,6 +168,7 @@ def test_undecodable_record_on_one_rank_ends_all(
     assert "train-00007.jsonl" in str(error["message"])
     assert error["rank"] in (0, 1, 2)
     assert error["kind"] == "RecordError"
+    assert ".py:" in str(error["frame"])
 
 
 def test_killed_rank_ends_all_and_is_named(
