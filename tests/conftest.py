@@ -25,6 +25,19 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the lines of the matrices (`tests/reliability/matrix.py`), from whatever worker ran them."""
+    lines = [
+        str(value)
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        for name, value in getattr(report, "user_properties", ())
+        if name == "matrix"
+    ]
+    for line in dict.fromkeys(lines):
+        terminalreporter.write_line(line)
+
+
 @pytest.fixture(scope="session")
 def moto_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Base URL of a moto server: for logic, not for races (its conditional put is not atomic)."""

@@ -65,13 +65,13 @@ class _Waiting:
         if self._silent:
             return self._share()
         left = self._answer * _ALL_ANSWERS - (self._tried - self._began)
-        return max(_LAST_TRY * self._answer, min(WHOLE_ANSWER * self._answer, left))
+        return float(max(_LAST_TRY * self._answer, min(WHOLE_ANSWER * self._answer, left)))
 
     def pause(self, attempt: int) -> float:
         """Return how long to wait after a try; a time-out was a pause already."""
         if self._note(time.monotonic() - self._tried):
             return 0.1
-        return min(random.uniform(0.05, 0.15) * 3**attempt, _LONGEST_PAUSE_SECONDS)  # noqa: S311 - spreads load
+        return min(random.uniform(0.05, 0.15) * 3.0**attempt, _LONGEST_PAUSE_SECONDS)  # noqa: S311 - spreads load
 
 
 class S3Calls:
