@@ -9,6 +9,7 @@ import pytest
 
 from knowledge_hub.hub import KnowledgeHub
 from tests.projects import END, RecordingTarget, Said, make_manager
+from tests.training import events, train_here
 
 ONE = ["data/datasets/one"]
 START = {"event": "start", "time": 1.0, "total_steps": 100}
@@ -197,3 +198,20 @@ def test_time_of_a_model_of_records_is_told_by_its_samples_a_second(project):
 def test_text_counts_tokens_and_says_its_sequences(project):
     found = estimated(project, max_steps=7, batch_size=4, seq_len=64)
     assert (found["counts"], found["tokens"], found["samples"]) == ("tokens", 7 * 4 * 64, 28)
+
+
+@pytest.mark.timeout(180)
+def test_steps_and_tokens_are_those_of_a_real_run(project):
+    """Within 15 %, before any run has told."""
+    slots: dict[str, Any] = {"epochs": 2.0, "batch_size": 8, "seq_len": 64, "val": False}
+    overrides = {"layers": 1, "device": "cpu"}
+    found = estimated(project, overrides=overrides, **slots)
+    manager, target, _, _ = make_manager(project)
+    manager.train(Said(data=ONE, overrides=overrides, **slots))
+    [job] = target.jobs
+    (Path(job.run_dir) / "metrics.jsonl").unlink()  # what the recording target wrote is of no run
+    assert train_here(job) == 0
+    [end] = events(Path(job.run_dir), "end")
+    assert found["steps"] == pytest.approx(end["step"], rel=0.15)
+    assert found["tokens"] == pytest.approx(end["tokens"], rel=0.15)
+    assert found["samples"] == pytest.approx(end["samples"], rel=0.15)
