@@ -26,7 +26,7 @@ GIVEN: dict[str, Any] = {
     "gpus": 2, "nodes": 1, "checkpoint_every": {"steps": 5}, "eval_every": {"steps": 6}, "keep": 4,
     "resume": "auto", "detach": True, "out_dir": "runs", "train_prefix": "data/datasets/one/train-",
     "val_prefix": "data/datasets/one/val-", "min_nodes": 1, "rendezvous": "127.0.0.1:29500",
-    "max_restarts": 1, "rejoin_seconds": 3.0, "sample_log": True, "checkpoint_dir": "checkpoints",
+    "max_restarts": 1, "rejoin_seconds": 3.0, "sample_log": True, "tensor_parallel": 2, "checkpoint_dir": "checkpoints",
 }  # fmt: skip
 SETTINGLESS = {
     "schema",
@@ -39,8 +39,8 @@ SETTINGLESS = {
     "from_step",
     "evaluate_only",
 }
-UNSAID = {"tokenizer", "template", "lora_rank", "lora_alpha", "remote"}
-"""Left at their defaults above: they need a file, no text_key, an hf: model, or no rendezvous."""
+UNSAID = {"tokenizer", "template", "lora_rank", "lora_alpha", "remote", "track"}
+"""Left at their defaults above: they need a file, no text_key, an hf: model, no rendezvous, a library."""
 FIELDS = TrainingJob.__struct_fields__
 
 
