@@ -73,4 +73,6 @@ def _check_tensor_parallel(job: TrainingJob, world_size: int) -> int:
         )
     if job.precision == "fp16":
         raise UsageError(f"{asked}: not in fp16, whose loss is scaled", hint="Use precision=bf16.")
+    if job.compile:
+        raise UsageError(f"{asked}: not with compile", hint="Leave one of them out.")
     return world_size // size

@@ -38,7 +38,9 @@ def _adamw(groups: list[dict[str, Any]], job: TrainingJob, *, fused: bool) -> to
 
 
 def _sgd(groups: list[dict[str, Any]], job: TrainingJob, *, fused: bool) -> torch.optim.Optimizer:
-    return _SGD(groups, lr=job.lr, momentum=0.9, fused=fused)
+    shared = any(_mesh_of(weight) is not None for group in groups for weight in group["params"])
+    # Torch's fused SGD takes no weights that ranks share (2.13), as its fused AdamW does.
+    return _SGD(groups, lr=job.lr, momentum=0.9, fused=fused and not shared)
 
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adamw": _adamw, "sgd": _sgd}
@@ -65,8 +67,13 @@ def _by_mesh(named: list[tuple[str, nn.Parameter]]) -> list[list[tuple[str, nn.P
     """Return weights in groups that one call may update: those shared by the same ranks, or by none."""
     found: dict[Any, list[tuple[str, nn.Parameter]]] = {}
     for name, weight in named:
-        found.setdefault(getattr(weight, "device_mesh", None), []).append((name, weight))
+        found.setdefault(_mesh_of(weight), []).append((name, weight))
     return list(found.values())
+
+
+def _mesh_of(weight: nn.Parameter) -> Any:
+    """Return which ranks share a weight; None: it is whole."""
+    return getattr(weight, "device_mesh", None)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -122,6 +122,18 @@ def test_resume_on_the_same_mesh_is_exact(
     assert losses(run_dir) == losses(tmp_path / "whole")
 
 
+def test_sgd_takes_shared_and_cut_weights(
+    tmp_path: Path, store: StoreSpec, training_forks: ForkServer
+):
+    """Momentum is saved as the weights are: the last steps are made by one process."""
+    sgd = {**ENOUGH, "optimizer": "sgd", "lr": 0.1, "max_steps": 6, "val": ()}
+    assert train_here(make_job(tmp_path / "alone", store, **sgd)) == 0
+    groups = {**sgd, "tensor_parallel": 2, "parallel": "fsdp", "max_steps": 4}
+    run_dir = _run(training_forks, make_job(tmp_path / "run", store, **groups), 4)
+    assert train_here(make_job(run_dir, store, resume="latest", **sgd)) == 0
+    assert losses(run_dir) == pytest.approx(losses(tmp_path / "alone"), abs=1e-5)
+
+
 OWN = """
     import torch
     from torch import nn
@@ -206,6 +218,7 @@ def test_groups_count_samples_together(tmp_path: Path, training_forks: ForkServe
         (2, {"layers": 3}, "3 heads cannot be dealt to 2 ranks"),
         (2, {"model": "hf:tiny"}, "not for hf: models"),
         (2, {"precision": "fp16"}, "not in fp16"),
+        (2, {"compile": True}, "not with compile"),
         (4, {"batch_size": 3}, "cannot be dealt to 2 groups of 2 processes"),
     ],
 )
