@@ -1,5 +1,6 @@
 """The interactive session's knowledge: what is read, completed and remembered."""
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -123,7 +124,10 @@ def run_names(settings: Settings) -> Iterable[str]:
     out_dir = out_dir_of(settings)
     if not out_dir.is_dir():
         return []
-    return sorted(path.name for path in out_dir.iterdir() if not path.name.startswith("."))
+    with os.scandir(out_dir) as entries:
+        return sorted(
+            entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")
+        )
 
 
 def store_entries(settings: Settings, uri: str) -> list[str]:

@@ -121,6 +121,7 @@ def test_fish_is_asked(project):
 
 
 def test_only_plain_names_are_told_to_a_shell(project, capsys):
+    Path("runs/mlflow.db").write_text("no run")
     assert run_program(["--complete", "runs"]) == 0
     assert capsys.readouterr().out.split() == ["fox-1", "fox-22"]
     Path("quark.yaml").write_text("odd: [")
