@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from brain.ml.guardians import let_go
+from brain.ml.guardians import hold, let_go
 from brain.ml.run_files import LOG_FILE, METRICS_FILE, PLAN_FILE
 from brain.ml.training_job import TrainingJob
 from resource_manager.launch_target import LaunchTarget, RunHandle
@@ -57,6 +57,7 @@ def start_run(
     if plan is not None:
         _write_plan(run_dir, plan)
     os.close(open_to_append(launch_plan.log_path))  # the owner's alone from its first line on
+    hold(run_dir)
     if job.detach:
         handle = target.launch(launch_plan)
         console.result(

@@ -23,6 +23,11 @@ def let_go(run_dir: Path, own: ProcessIdentity | None = None) -> None:
     temporary.replace(run_dir / LET_GO_FILE)
 
 
+def hold(run_dir: Path) -> None:
+    """Take back what an earlier start was told, before the next: a session may launch both."""
+    (run_dir / LET_GO_FILE).unlink(missing_ok=True)
+
+
 class Guardians:
     """The guardians of one process of a run."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from brain.ml.guardians import LET_GO_FILE, let_go
 from resource_manager.launch_targets.local import LAUNCH_TARGET
 from resource_manager.run_watch import KEYS_LOOKING, Bond, RunWatch
 from tests.projects import Said, make_manager
@@ -175,3 +176,14 @@ def test_a_view_that_breaks_leaves_the_run_alone(tmp_path):
     with pytest.raises(OSError, match="gone"):
         watch.follow(lambda: handle)
     assert handle.calls == []
+
+
+def test_a_run_that_was_left_once_is_held_again_by_its_next_start(project):
+    manager, *_ = make_manager(project)
+    assert manager.train(Said(data=["data/datasets/one"], name="fox-1")) == 0
+    run_dir = project / "runs/fox-1"
+    let_go(run_dir)  # by this very process, as in a session
+    manager, target, *_ = make_manager(project)
+    assert manager.resume(Said(run="fox-1", max_steps=9)) == 0
+    assert target.jobs[0].name == "fox-1"
+    assert not (run_dir / LET_GO_FILE).exists()
