@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from brain.ml.training_job import TrainingJob
+from resource_manager.remote_session import make_session
 from tools_utilities.errors import AccessError, UsageError
 from tools_utilities.json_text import decode_json
 from tools_utilities.object_store import StoreSpec, open_store
@@ -69,7 +70,10 @@ def sent_variables(
     if remote.credentials == "none":
         return Sent(variables=variables)
     signed = [spec for spec in specs_of(job) if not spec.anonymous]
-    found = _s3([spec for spec in signed if _scheme(spec) in S3_SCHEMES])
+    s3_specs = [spec for spec in signed if _scheme(spec) in S3_SCHEMES]
+    found = _s3(s3_specs)
+    if remote.credentials == "session":
+        found = _session(job, signed, found)
     others: dict[str, str] = {}
     if any(_scheme(spec) == "az" for spec in signed):
         others |= _azure(here)
@@ -151,6 +155,23 @@ def _s3(specs: list[StoreSpec]) -> Sent:
             expires_at=getattr(credentials, "_expiry_time", None),  # botocore keeps it to itself
         )
     return Sent(variables=variables, long_lived=tuple(variables))
+
+
+def _session(job: TrainingJob, signed: list[StoreSpec], found: Sent) -> Sent:
+    """Return a session that ends by itself, instead of keys that do not; a session stays what it is."""
+    if not found.long_lived and found.variables:
+        return found
+    made = make_session(job, signed[0].profile, signed[0].region) if signed else None
+    if made is None:
+        return found
+    return Sent(
+        variables={
+            "AWS_ACCESS_KEY_ID": made["AccessKeyId"],
+            "AWS_SECRET_ACCESS_KEY": made["SecretAccessKey"],
+            "AWS_SESSION_TOKEN": made["SessionToken"],
+        },
+        expires_at=made["Expiration"],
+    )
 
 
 def _resolved(profile: str | None) -> tuple[Any, Any]:

@@ -24,9 +24,9 @@ REMOTE_KEYS: tuple[SettingKey, ...] = (
     _key(
         "remote_credentials",
         "choice",
-        "Send the credentials that the stores are read with, or none: the machine has its own.",
+        "Send the stores' credentials, an AWS session made for the run, or none (it has its own).",
         default="send",
-        choices=("send", "none"),
+        choices=("send", "session", "none"),
     ),
     _key("remote_env", "texts", "Names of further variables to send: WANDB_API_KEY,HF_HOME."),
 )

@@ -46,7 +46,8 @@ class Remote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     folder: str = "~/.quark"
     """Quark's own folder there; relative to the home folder."""
     credentials: str = "send"
-    """`send` those that the stores are read with here; `none`: the machine has its own."""
+    """`send` those that the stores are read with here, or a `session` made of them for this run alone;
+    `none`: the machine has its own."""
     variables: tuple[str, ...] = ()
     """Names of further environment variables to send."""
 

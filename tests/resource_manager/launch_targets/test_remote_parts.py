@@ -34,6 +34,7 @@ from resource_manager.remote_mirror import RunMirror
 from resource_manager.remote_preflight import accelerators_of, machine_of
 from resource_manager.remote_record import RemoteRecord, read_record, write_record
 from resource_manager.remote_run import RemoteRun
+from resource_manager.remote_session import session_policy, session_seconds
 from resource_manager.remote_settings import (
     REMOTE_SETTINGS,
     changed_place,
@@ -179,6 +180,49 @@ def test_profiles_become_variables(tmp_path, aws_environment):
     assert travelling_spec(lab.store).profile is None
     with pytest.raises(UsageError, match="need different AWS credentials"):
         sent_variables(job_of(tmp_path, val=(lab,)))
+
+
+def test_a_session_is_made_for_the_run_alone(tmp_path, aws_environment, moto_endpoint):
+    aws_environment.setenv("AWS_ENDPOINT_URL_STS", moto_endpoint)
+    remote = msgspec.structs.replace(BOX, credentials="session")
+    job = job_of(tmp_path, remote=remote, max_seconds=60.0)
+    sent = sent_variables(job)
+    assert sent.variables["AWS_SESSION_TOKEN"]
+    assert sent.variables["AWS_SECRET_ACCESS_KEY"] != os.environ["AWS_SECRET_ACCESS_KEY"]
+    assert sent.long_lived == ()
+    assert sent.expires_at is not None
+    assert expiry_warning(sent, job.max_seconds) == ""
+    minio = DataSource(store=StoreSpec(uri="s3://b", endpoint_url=moto_endpoint), prefix="")
+    with pytest.raises(UsageError, match="is not Amazon's"):
+        sent_variables(job_of(tmp_path, remote=remote, train=(minio,)))
+    closed = "http://127.0.0.1:9"
+    aws_environment.setenv("AWS_ENDPOINT_URL_STS", closed)
+    aws_environment.setenv("AWS_MAX_ATTEMPTS", "1")
+    with pytest.raises(AccessError, match="no session could be made"):
+        sent_variables(job)
+
+
+def test_a_session_may_do_what_the_run_does_and_no_more(tmp_path):
+    store = StoreSpec(uri="s3://data")
+    job = job_of(
+        tmp_path,
+        train=(DataSource(store=store, prefix="d/train-"),),
+        checkpoints=CheckpointTarget(store=StoreSpec(uri="s3://mine"), prefix="runs/r/"),
+    )
+    allowed = [
+        (tuple(one["Action"]), one["Resource"], one.get("Condition"))
+        for one in session_policy(job)["Statement"]
+    ]
+    read, write = ("s3:GetObject",), ("s3:GetObject", "s3:PutObject", "s3:DeleteObject")
+    assert allowed == [
+        (read, "arn:aws:s3:::data/d/train-*", None),
+        (("s3:ListBucket",), "arn:aws:s3:::data", {"StringLike": {"s3:prefix": ["d/*"]}}),
+        (write, "arn:aws:s3:::mine/runs/r/*", None),
+        (("s3:ListBucket",), "arn:aws:s3:::mine", {"StringLike": {"s3:prefix": ["runs/r/*"]}}),
+    ]
+    assert session_seconds(None) == 129_600
+    assert session_seconds(60) == 3660
+    assert session_seconds(10**6) == 129_600
 
 
 def test_what_cannot_be_sent_is_refused(tmp_path, aws_environment):
