@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from brain.ml.dataset_shards.partition_strategy import Shard, World, partition_strategies
-from brain.ml.dataset_shards.stream_coordinator import StreamCoordinator, WorkerHealth
+from brain.ml.dataset_shards.stream_coordinator import StreamCoordinator
 from brain.ml.dataset_shards.stream_dataset import StreamDataset
 from brain.ml.token_source import TokenSource
 from brain.ml.tokenizer import load_tokenizer
@@ -16,6 +16,7 @@ from tests.brain.stream_data import ids, memory_manager
 from tests.training import make_job, text_shards, train_here, write_shards
 from tools_utilities.errors import UsageError
 from tools_utilities.settings import load_settings
+from tools_utilities.worker_health import WorkerHealth
 
 GUIDE = (Path(__file__).parents[2] / "docs/streaming.md").read_text(encoding="utf-8")
 
