@@ -15,7 +15,8 @@ SHORTEST_SECONDS, LONGEST_SECONDS = 900, 129_600
 """What AWS allows."""
 MARGIN_SECONDS = 3600
 """For the launch before a run and the last save behind its limit."""
-READ, WRITE = ("s3:GetObject",), ("s3:GetObject", "s3:PutObject", "s3:DeleteObject")
+READ: tuple[str, ...] = ("s3:GetObject",)
+WRITE: tuple[str, ...] = (*READ, "s3:PutObject", "s3:DeleteObject")
 
 
 def session_policy(job: TrainingJob) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def make_session(job: TrainingJob, profile: str | None, region: str | None) -> d
             hint="Leave it out: the credentials themselves are sent. Or remote_credentials=none.",
         )
     session = botocore.session.Session(profile=profile)
-    client = session.create_client("sts", region_name=region or "us-east-1")
+    client: Any = session.create_client("sts", region_name=region or "us-east-1")
     try:
         answer = client.get_federation_token(
             Name=_session_name(job.name),

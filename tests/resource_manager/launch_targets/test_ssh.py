@@ -4,6 +4,8 @@ import io
 import json
 import os
 import signal
+import subprocess
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -260,6 +262,46 @@ def test_a_disk_that_a_run_fills_is_said(ssh_program, ssh_path, make_remote_job,
         assert read_run(run_dir).status == "failed"
         assert "No space left" in str(last_events(run_dir)) + (run_dir / "log").read_text()
         check(list_checkpoints(run_dir / "checkpoints")[0])
+
+
+@pytest.mark.nightly
+def test_packages_are_installed_by_the_index_that_the_machine_is_set_up_for(
+    machine, ssh_path, remote, tmp_path
+):
+    """A wheelhouse in the machine's own pip config stands for an index."""
+    wheel = tmp_path / "wheelhouse/quark_odd_package-1.0-py3-none-any.whl"
+    wheel.parent.mkdir()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        info = "quark_odd_package-1.0.dist-info"
+        archive.writestr("quark_odd_package.py", "FOUND = 'yes'\n")
+        archive.writestr(
+            f"{info}/METADATA", "Metadata-Version: 2.1\nName: quark-odd-package\nVersion: 1.0\n"
+        )
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+    config = machine.home / ".config/pip/pip.conf"
+    config.parent.mkdir(parents=True)
+    config.write_text(f"[global]\nno-index = true\nfind-links = {wheel.parent}\n")
+    try:
+        with RemoteHost(remote) as host:
+            host.enter()
+            wanted = {"key": "odd", "mode": "install", "constraints": "quark-odd-package==1.0\n"}
+            made, _ = host.ask("install", b"quark-odd-package\n", **wanted)
+            again, _ = host.ask("install", b"never looked at\n", **wanted)
+    finally:
+        config.unlink()
+    assert again == made
+    program = "import quark_odd_package as p, sys; print(p.FOUND, 'torch' in sys.modules)"
+    said = subprocess.run(
+        [made["python"], "-c", program], capture_output=True, text=True, check=True
+    )
+    assert said.stdout == "yes False\n"
+    alone = subprocess.run(
+        [made["python"], "-c", "import msgspec"], capture_output=True, check=False
+    )
+    assert alone.returncode == 1  # nothing of the Python that it was made with
 
 
 def test_what_is_not_there_is_said(machine, ssh_path, odd_python):
