@@ -342,3 +342,35 @@ def test_the_wheel_is_installable_and_the_job_is_readable(project, bucket, tmp_p
     job = load_job(tmp_path / "out/job.yaml")
     assert job.run_dir == f"{SKY_FOLDER}/runs/fox-1"
     assert msgspec.structs.asdict(job)["remote"] is None
+
+
+SKY_CHECK = """
+import sys, sky, yaml
+from sky.utils import common_utils, schemas
+for path in sys.argv[1:]:
+    config = yaml.safe_load(open(path))
+    common_utils.validate_schema(config, schemas.get_task_schema(), path)
+    if "accelerators" not in config["resources"]:  # a GPU's name is looked up on the web
+        task = sky.Task.from_yaml(path)
+        print(task.name, task.num_nodes)
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1500)
+def test_skypilot_takes_its_tasks(project, bucket, tmp_path, monkeypatch):
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    install = [environment / "bin/pip", "install", "-q", "skypilot==0.14.1"]
+    if subprocess.run(install, capture_output=True, timeout=900, check=False).returncode:
+        pytest.skip("SkyPilot cannot be installed here")
+    for name, said in (("cpu", {}), ("gpu", {"gpus": 4, "gpu_type": "RTX4090", "spot": True})):
+        exported(project, str(tmp_path / name), data=[bucket], format="skypilot", nodes=2, **said)
+    monkeypatch.chdir(tmp_path / "cpu")
+    paths = [tmp_path / "cpu/task.yaml", tmp_path / "gpu/task.yaml"]
+    done = subprocess.run(
+        [environment / "bin/python", "-c", SKY_CHECK, *paths],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split()[-1] == "2"
