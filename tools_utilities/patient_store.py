@@ -5,7 +5,6 @@ conditional puts, whose outcome the caller must judge, and what breaks in the mi
 and `PatientStore.read` go on with that.
 """
 
-import builtins  # noqa: TC003 - `list` is a method here
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -22,9 +21,6 @@ from tools_utilities.object_store import (
     read_object,
 )
 from tools_utilities.patience import patiently
-
-_MOST_AT_ONCE = 512
-"""Keys between two looks at the clock; the first come one by one, as whoever wants one asks for no more."""
 
 
 class PatientStore:
@@ -50,28 +46,28 @@ class PatientStore:
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         """Yield objects; a listing that breaks goes on behind its last key."""
-        last, size = start_after, 1
-        listed: Iterator[ObjectInfo] | None = None
-
-        def following() -> "builtins.list[ObjectInfo]":
-            """Return some more, none at the end; asks again from the last key after a failure."""
-            nonlocal listed
-            if listed is None:
-                listed = self._store.list(prefix, start_after=last)
-            going, listed = listed, None  # one that has raised would look like one that has ended
-            some: builtins.list[ObjectInfo] = []
+        last = start_after
+        source: Iterator[ObjectInfo] | None = None
+        while True:
             try:
-                some.extend(islice(going, size))
-            except StoreError:
-                if not some:
+                for info in source or self._store.list(prefix, start_after=last):
+                    last = info.key
+                    yield info
+            except StoreError as error:
+                if not error.detail.get("transient"):
                     raise
-                return some
-            listed = going
-            return some
+            else:
+                return
+            # An iterator that has raised looks like one that has ended: another goes on from here.
+            following, source = patiently(partial(self._following, prefix, last))
+            if following is None:
+                return
+            last = following.key
+            yield following
 
-        while some := patiently(following):
-            last, size = some[-1].key, min(2 * size, _MOST_AT_ONCE)
-            yield from some
+    def _following(self, prefix: str, last: str) -> tuple[ObjectInfo | None, Iterator[ObjectInfo]]:
+        listed = self._store.list(prefix, start_after=last)
+        return next(listed, None), listed
 
     def list_folder(self, prefix: str, *, max_pages: int | None = None) -> Iterator[Folder]:
         """Yield pages; a listing that breaks is begun again, and what was yielded passed over."""
