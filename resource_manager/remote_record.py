@@ -11,6 +11,7 @@ import msgspec
 
 from brain.ml.training_job import Remote
 from tools_utilities.file_locks import HeldFile
+from tools_utilities.json_text import decode_json
 from tools_utilities.prepared_types import prepared
 
 REMOTE_FILE, LOCK_FILE = "remote.json", ".remote.lock"
@@ -45,7 +46,7 @@ class RemoteRecord(msgspec.Struct, frozen=True, kw_only=True):
 def read_record(run_dir: Path) -> RemoteRecord | None:
     """Return where a run is; None: on this machine."""
     try:
-        return msgspec.json.decode((run_dir / REMOTE_FILE).read_bytes(), type=RemoteRecord)
+        return decode_json((run_dir / REMOTE_FILE).read_bytes(), type=RemoteRecord)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
 

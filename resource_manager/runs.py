@@ -20,6 +20,7 @@ from brain.ml.process_group import host_name
 from brain.ml.training_job import TrainingJob, save_job
 from resource_manager.remote_record import read_record
 from tools_utilities.errors import DataNotFoundError, UsageError
+from tools_utilities.json_text import decode_json
 from tools_utilities.run_words import is_run_name, said_run
 from tools_utilities.settings import Settings
 
@@ -279,7 +280,7 @@ def _decoded(lines: list[bytes]) -> list[dict[str, Any]]:
     events = []
     for line in lines:
         try:
-            event = msgspec.json.decode(line) if line else None
+            event = decode_json(line) if line else None
         except msgspec.DecodeError:
             continue  # half-written by a run that was killed
         if isinstance(event, dict) and "event" in event:
