@@ -32,6 +32,7 @@ PLUG_INS = {
     "brain/ml/dataset_shards/partition_strategies": "STRATEGY",
     "knowledge_hub/intents": "INTENT",
     "resource_manager/launch_targets": "LAUNCH_TARGET",
+    "brain/ml/trackers": "TRACKER",
 }
 OURS = {"tests", *(name.removesuffix(".py") for name in CODE)}
 ENVIRONMENT_READERS = {

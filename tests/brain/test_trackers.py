@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from brain.ml import tracking
-from brain.ml.tracker import Figures, TrackedRun
+from brain.ml.tracker import Figures
 from brain.ml.tracker_processes import TrackerProcesses, check_trackers
 from brain.ml.training_job import DataSource, TrainingJob
 from resource_manager.job_settings import job_fields
@@ -216,10 +216,3 @@ def test_mlflow_keeps_a_run_and_goes_on_with_it(tmp_path, monkeypatch):
         (event["step"], event["loss"]) for event in events(tmp_path / "fox-1", "step")
     ]
     assert client.get_metric_history(run.info.run_id, "validation/loss")
-
-
-def test_every_tracker_keeps_the_contract():
-    for name, tracker in tracking.trackers().items():
-        assert tracker.name == name
-        assert tracker.package
-    assert TrackedRun._fields == ("name", "folder", "config", "earlier_id")
