@@ -2,6 +2,7 @@
 
 import warnings
 from itertools import islice
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,8 @@ def test_every_start_of_workers(
     request, tmp_path, weed_endpoint, make_bucket, put_objects, aws_environment
 ):
     """18 of 18: three loaders, three ways to start, an S3 client that was used and one that was not."""
+    # One that runs already would give workers the keys of when it was started: none.
+    forkserver._forkserver._stop()  # type: ignore[attr-defined] # Python has no public way
     folder_manager(tmp_path / "local", [13, 9, 11, 7])
     right = [sample["id"] for sample in stream_of(tmp_path / "local")]
     files = sorted((tmp_path / "local/data/x").iterdir())
