@@ -19,8 +19,8 @@ from tests.end_to_end.test_terminal_pipes import PREFIXES, environment
 from tests.projects import END, RecordingTarget, Said, make_manager, write_group
 
 DATA = "data/datasets/one"
-LONG_ONES = ("train", "finetune", "again", "evaluate", "demo", "process", "shard")
-"""They would run; their plans are shown here, whole runs elsewhere."""
+LONG_ONES = ("train", "finetune", "again", "evaluate", "demo", "process", "shard", "export")
+"""They would run, or write; their plans are shown here, whole runs elsewhere."""
 CLAIMING: tuple[tuple[int, str, *tuple[str, ...]], ...] = (
     (0, "shard ./tasks.jsonl into 2 shards to {}"),
     (0, "claim a shard from {}, prefer shard 1"),

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -44,7 +45,7 @@ def tokenizer_text() -> str:
     return str(tokenizers.Tokenizer(kinds).to_str())
 
 
-def exported(project: Path, folder: str, **slots: object) -> dict[str, str]:
+def exported(project: Path, folder: str, **slots: Any) -> dict[str, str]:
     manager, *_ = make_manager(project)
     assert manager.export(Said(out=folder, **slots)) == 0
     files = [path for path in Path(folder).iterdir() if path.is_file()]
@@ -69,8 +70,8 @@ def run_script(path: Path, programs: Path, cwd: Path, **more: str) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def last_event(run_dir: Path) -> dict[str, object]:
-    return json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])
+def last_event(run_dir: Path) -> dict[str, Any]:
+    return dict(json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1]))
 
 
 # What is said.
@@ -221,7 +222,7 @@ def test_the_nodes_of_a_batch_script_meet_and_train_as_one(project, tmp_path):
 # Kubernetes.
 
 
-def documents(text: str) -> list[dict[str, object]]:
+def documents(text: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(text))
 
 
@@ -283,7 +284,7 @@ def test_files_of_this_machine_do_not_go_into_pods(project, bucket, tmp_path):
     tokenizer = tmp_path / "tokenizer.json"
     tokenizer.write_text(tokenizer_text())
     manager, *_ = make_manager(project)
-    given = {"data": [bucket], "overrides": {"tokenizer": str(tokenizer)}}
+    given: dict[str, Any] = {"data": [bucket], "overrides": {"tokenizer": str(tokenizer)}}
     with pytest.raises(UsageError, match="kubernetes takes none along"):
         manager.export(Said(format="kubernetes", **given))
     found = exported(project, str(tmp_path / "out"), format="skypilot", name="fox-1", **given)
