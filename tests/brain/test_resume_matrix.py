@@ -30,7 +30,7 @@ from tools_utilities.object_store import StoreSpec
 STEPS = 15
 """More than an epoch, which has about 12."""
 CONFIGURATIONS = range(16)
-STOPS_IN_CI = 3
+STOPS_IN_CI = 2
 PARTITIONS: dict[str, dict[str, Any]] = {
     "round_robin": {},
     "contiguous": {},

@@ -64,7 +64,9 @@ def _error_of_all(run_dir: Path, forks: ForkServer, pids: list[int]) -> dict[str
     return error
 
 
-@pytest.mark.parametrize("changes", [{}, {"parallel": "fsdp"}])
+@pytest.mark.parametrize(
+    "changes", [{}, pytest.param({"parallel": "fsdp"}, marks=pytest.mark.nightly)]
+)
 def test_an_exception_while_the_others_wait_for_gradients_is_told_with_its_frame(
     tmp_path: Path,
     store: StoreSpec,
@@ -149,7 +151,7 @@ def _dealt(tmp_path: Path, forks: ForkServer, counts: tuple[int, ...], **changes
     [
         ((1, 30, 0, 9), {}),
         ((1, 30, 0, 9), {"equalize": "pad", "parallel": "fsdp", "grad_accum": 2}),
-        ((20,), {"workers": 1}),
+        pytest.param((20,), {"workers": 1}, marks=pytest.mark.nightly),
         ((0, 4), {"equalize": "pad"}),
     ],
 )

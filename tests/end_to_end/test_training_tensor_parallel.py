@@ -67,7 +67,7 @@ def _same_run(run_dir: Path, alone: Path) -> None:
     ("ranks", "changes"),
     [
         (2, {"workers": 1, "grad_accum": 2}),
-        (4, {}),
+        pytest.param(4, {}, marks=pytest.mark.nightly),
         (4, {"parallel": "fsdp", "grad_accum": 2}),
     ],
 )
@@ -122,14 +122,12 @@ def test_resume_on_the_same_mesh_is_exact(
     assert losses(run_dir) == losses(tmp_path / "whole")
 
 
-def test_sgd_takes_shared_and_cut_weights(
-    tmp_path: Path, store: StoreSpec, training_forks: ForkServer
-):
+def test_sgd_takes_cut_weights(tmp_path: Path, store: StoreSpec, training_forks: ForkServer):
     """Momentum is saved as the weights are: the last steps are made by one process."""
     sgd = {**ENOUGH, "optimizer": "sgd", "lr": 0.1, "max_steps": 6, "val": ()}
     assert train_here(make_job(tmp_path / "alone", store, **sgd)) == 0
-    groups = {**sgd, "tensor_parallel": 2, "parallel": "fsdp", "max_steps": 4}
-    run_dir = _run(training_forks, make_job(tmp_path / "run", store, **groups), 4)
+    cut = {**sgd, "parallel": "fsdp", "max_steps": 4}
+    run_dir = _run(training_forks, make_job(tmp_path / "run", store, **cut), 2)
     assert train_here(make_job(run_dir, store, resume="latest", **sgd)) == 0
     assert losses(run_dir) == pytest.approx(losses(tmp_path / "alone"), abs=1e-5)
 
@@ -195,6 +193,7 @@ def test_a_stream_of_ones_own_deals_by_groups(monkeypatch: pytest.MonkeyPatch):
         list(StreamDataset.from_samples(range(40), tensor_parallel=3))
 
 
+@pytest.mark.nightly
 def test_groups_count_samples_together(tmp_path: Path, training_forks: ForkServer):
     """A strategy that must know all counts first: the ranks of all groups exchange them."""
     shards = {
