@@ -49,7 +49,10 @@ class StartActions(DataActions):
         machine = self._machine(job)
         problem = device_problem(job, machine.accelerators, plan.canonical, plan.flags)
         plan = msgspec.structs.replace(
-            plan, machine=machine.facts, warnings=(*plan.warnings, *machine.warnings)
+            plan,
+            machine=machine.facts,
+            # Once: a saved plan has them already.
+            warnings=tuple(dict.fromkeys((*plan.warnings, *machine.warnings))),
         )
         try:
             self._launch_target(job).plan(job)

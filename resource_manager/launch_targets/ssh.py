@@ -103,19 +103,32 @@ class SshTarget:
             log_base=_length(run_dir / LOG_FILE),
         )
         sent = sent_variables(job)
-        record = write_record(run_dir, record)
-        host = self._connected(remote)
+        # Held meanwhile: who lists the runs must not take one that is being sent for lost.
+        lock = try_mirror_lock(run_dir)
         try:
-            pid = self._start(host, job, record, sent)
-        except QuarkError:
-            with contextlib.suppress(MachineError):
-                host.ask("signal", run=record.run, name="kill", token=secrets.token_hex(8))
-                host.ask("remove", run=record.run)
-            write_record(run_dir, msgspec.structs.replace(record, state="lost"))
-            raise
-        record = write_record(run_dir, msgspec.structs.replace(record, state="running"))
+            pid, record = self._launched(job, write_record(run_dir, record), sent)
+        finally:
+            if lock is not None:
+                lock.close()
         mirror = RunMirror(run_dir, record, keep=job.keep)
         return RemoteRun(pid, mirror, lambda: self._handed_over(remote))
+
+    def _launched(
+        self, job: TrainingJob, record: RemoteRecord, sent: Sent
+    ) -> tuple[int, RemoteRecord]:
+        run_dir = Path(job.run_dir)
+        host: RemoteHost | None = None
+        try:
+            host = self._connected(record.remote)
+            pid = self._start(host, job, record, sent)
+        except QuarkError:
+            if host is not None:
+                with contextlib.suppress(MachineError):
+                    host.ask("signal", run=record.run, name="kill", token=secrets.token_hex(8))
+                    host.ask("remove", run=record.run)
+            write_record(run_dir, msgspec.structs.replace(record, state="lost"))
+            raise
+        return pid, write_record(run_dir, msgspec.structs.replace(record, state="running"))
 
     def attach(self, run_dir: Path) -> RunHandle:
         """As of LaunchTarget."""

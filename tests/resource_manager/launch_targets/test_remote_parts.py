@@ -19,7 +19,7 @@ from brain.ml import checkpoint_files
 from brain.ml.checkpoint_files import Complete, record_of
 from brain.ml.training_job import CheckpointTarget, DataSource, Remote, TrainingJob
 from resource_manager.accelerators import Accelerators
-from resource_manager.launch_targets.ssh import LAUNCH_TARGET
+from resource_manager.launch_targets.ssh import LAUNCH_TARGET, SshTarget
 from resource_manager.quark_wheel import build_wheel
 from resource_manager.remote_credentials import (
     Sent,
@@ -32,7 +32,12 @@ from resource_manager.remote_helper import Helper, RefusedError
 from resource_manager.remote_host import OutOfReachError, RemoteHost, remote_word
 from resource_manager.remote_mirror import RunMirror
 from resource_manager.remote_preflight import accelerators_of, machine_of
-from resource_manager.remote_record import RemoteRecord, read_record, write_record
+from resource_manager.remote_record import (
+    RemoteRecord,
+    read_record,
+    try_mirror_lock,
+    write_record,
+)
 from resource_manager.remote_run import RemoteRun
 from resource_manager.remote_session import session_policy, session_seconds
 from resource_manager.remote_settings import (
@@ -543,8 +548,6 @@ def test_what_is_asked_is_asked_again_after_a_break_and_takes_effect_once(there,
 
 def test_only_one_process_fills_a_folder(there, mirror):
     """A second one waits for what the first has seen."""
-    from resource_manager.remote_record import try_mirror_lock
-
     first = try_mirror_lock(mirror.run_dir)
     assert first is not None
     end(there, 0)
@@ -555,6 +558,12 @@ def test_only_one_process_fills_a_folder(there, mirror):
     write_record(mirror.run_dir, ended)
     assert run.wait(30) == 0
     first.close()
+
+
+def test_a_run_that_is_being_sent_is_not_taken_for_lost(mirror):
+    """Whoever launches holds the lock; who lists the runs asks nobody meanwhile."""
+    with try_mirror_lock(mirror.run_dir) or pytest.fail("locked"):
+        assert SshTarget().status(mirror.run_dir).state == "starting"
 
 
 def test_nothing_outside_the_folder_is_touched(there):
