@@ -11,7 +11,7 @@ import logging
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
@@ -229,8 +229,8 @@ class DiskCache:
 
     def end_turn(self, turn: HeldFile) -> None:
         """Let the next one in; the name goes first, so that nobody can lock it twice."""
-        turn.path.unlink(missing_ok=True)
-        turn.close()
+        with turn:  # a disk that fails must not leave the turn taken
+            turn.path.unlink(missing_ok=True)
 
     def reserve(self, entry: EntryId, *, ahead: bool = False) -> Reservation | None:
         """Set room aside for an object, evicting what may go; None: there is none to be had.
@@ -294,10 +294,9 @@ class DiskCache:
 
     def discard(self, reservation: Reservation) -> None:
         """Delete an unfinished download."""
-        with self._locked() as ledger:
+        with closing(self._end_lending(reservation)), self._locked() as ledger:
             reservation.file.path.unlink(missing_ok=True)
             ledger.add(-reservation.entry.size_bytes)
-        self._end_lending(reservation).close()
 
     # Room.
 

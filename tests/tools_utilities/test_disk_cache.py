@@ -377,3 +377,18 @@ def test_an_entry_that_was_opened_before_is_found_without_a_listing(tmp_path, mo
     assert not has(other, "k")
     assert other.num_quarantined == 1
     assert listed
+
+
+def test_a_turn_whose_name_cannot_be_removed_is_over_all_the_same(tmp_path, monkeypatch):
+    cache = DiskCache(tmp_path, 10 * MB)
+    turn = cache.try_turn(identity("k"))
+    assert turn is not None
+
+    def fails(*_args: object, **_options: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "unlink", fails)
+        with pytest.raises(OSError, match="Input/output"):
+            cache.end_turn(turn)
+    assert cache.try_turn(identity("k")) is not None  # nobody waits five minutes for it
