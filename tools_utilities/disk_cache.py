@@ -31,7 +31,7 @@ from tools_utilities.cached_file import CachedFile, CheckedFiles, LentFile, touc
 from tools_utilities.checksum import decode_crc32c
 from tools_utilities.disk_space import DiskSpace, RealDisk, is_no_room
 from tools_utilities.eviction import EVICTION_POLICIES, NEVER
-from tools_utilities.file_locks import HeldFile
+from tools_utilities.file_locks import HeldFile, closed_on_error
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.use_order import DIGEST_BYTES, UseOrder
 from tools_utilities.use_plan import UsePlan
@@ -219,11 +219,11 @@ class DiskCache:
         End the turn with `end_turn`; the kernel ends it for the dead.
         """
         path = self._layout.lock(entry.digest)
-        file = HeldFile(path, os.O_RDWR | os.O_CREAT)
-        self._modes.apply(file.fd)
-        # The name may have gone with an earlier turn: then this lock excludes nobody.
-        if file.try_lock(exclusive=True) and file.is_at(path):
-            return file
+        with closed_on_error(HeldFile(path, os.O_RDWR | os.O_CREAT)) as file:
+            self._modes.apply(file.fd)
+            # The name may have gone with an earlier turn: then this lock excludes nobody.
+            if file.try_lock(exclusive=True) and file.is_at(path):
+                return file
         file.close()
         return None
 
@@ -258,11 +258,11 @@ class DiskCache:
 
     def _new_temporary(self, entry: EntryId) -> HeldFile:
         path = self._layout.new_temporary(entry.digest)
-        file = HeldFile(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        self._modes.apply(file.fd)
-        # Unlocked ones are the dead's. Nobody looks before the ledger is free again.
-        file.try_lock(exclusive=True)
-        return file
+        with closed_on_error(HeldFile(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)) as file:
+            self._modes.apply(file.fd)
+            # Unlocked ones are the dead's. Nobody looks before the ledger is free again.
+            file.try_lock(exclusive=True)
+            return file
 
     def lend(self, reservation: Reservation) -> CachedFile:
         """Let this process read a download that is complete and verified but not published yet."""

@@ -129,6 +129,10 @@ def test_content_is_checked_once_a_process(tmp_path):
     assert DiskCache(tmp_path, 10 * MB).open(identity("k")) is None
 
 
+def broken_disk(*_args: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
 def resident_kilobytes(path: Path) -> int:
     """How much of a mapped file counts as this process's memory."""
     mapped = Path("/proc/self/smaps").read_text().split(str(path))[1]
@@ -147,10 +151,7 @@ def test_content_that_is_checked_does_not_come_into_memory(tmp_path):
 def test_an_entry_that_the_disk_cannot_read_is_set_aside(tmp_path, monkeypatch):
     assert store(DiskCache(tmp_path, 10 * MB), "k")
 
-    def broken(*_args):
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(os, "preadv", broken)
+    monkeypatch.setattr(os, "preadv", broken_disk)
     cache = DiskCache(tmp_path, 10 * MB)
     assert cache.open(identity("k")) is None
     assert cache.num_quarantined == 1
@@ -290,6 +291,18 @@ def test_a_turn_is_for_one_at_a_time(tmp_path):
 
 
 # Folders.
+
+
+def test_a_turn_that_a_disk_error_ends_is_free_again(tmp_path, monkeypatch):
+    cache = DiskCache(tmp_path, MB)
+    with monkeypatch.context() as patched:
+        patched.setattr(HeldFile, "is_at", lambda *_: broken_disk())
+        with pytest.raises(OSError) as kept:
+            cache.try_turn(identity("k"))
+    turn = cache.try_turn(identity("k"))
+    assert turn is not None
+    assert kept.value.errno == errno.EIO
+    cache.end_turn(turn)
 
 
 def test_a_folder_of_its_own_is_private(tmp_path):
