@@ -12,13 +12,18 @@ def pressed_keys(stdin: TextIO) -> Iterator[Callable[[], str]]:
     """Yield a function that returns what has been typed since it was last called, or "".
 
     Keys come without Enter and are not echoed; Ctrl-C and Ctrl-Z stay signals. The terminal is put back
-    afterwards. Of a terminal that belongs to another process just now, nothing is read.
+    afterwards. Of a terminal that belongs to another process just now, nothing is read; nor of what only
+    says that it is one.
     """
     import termios
     import tty
 
-    descriptor = stdin.fileno()
-    before = termios.tcgetattr(descriptor)
+    try:
+        descriptor = stdin.fileno()
+        before = termios.tcgetattr(descriptor)
+    except (OSError, ValueError, termios.error):
+        yield lambda: ""  # a notebook's, or one that is closed: nothing is typed there
+        return
 
     def read() -> str:
         # In the background, reading would stop this process.

@@ -28,7 +28,8 @@ class Slurm:
     def texts(self, export: Export) -> Mapping[str, str]:
         """Return the script."""
         job = export.job
-        head = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+        # Not a pipe into `head`: who writes into one that is closed fails, and so would the script.
+        first = 'read -r head < <(scontrol show hostnames "$SLURM_JOB_NODELIST")'
         run = ["srun", *(["--ntasks-per-node=1"] if job.nodes > 1 else [])]
         lines = [
             "#!/bin/bash",
@@ -38,7 +39,7 @@ class Slurm:
             f"run_dir={shlex.quote(export.folder)}",
             'mkdir -p -- "$run_dir"',
             f'install -m 600 -- "$SLURM_SUBMIT_DIR/{JOB_FILE}" "$run_dir/{JOB_FILE}"',
-            *([f"head={head}"] if job.nodes > 1 else []),
+            *([first] if job.nodes > 1 else []),
             f"exec {' '.join(run)} {start_command(export, export.program, '$head')}",
         ]
         return {SCRIPT: "\n".join(lines) + "\n"}

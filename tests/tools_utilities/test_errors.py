@@ -96,6 +96,8 @@ def test_exit_codes_are_the_documented_ones():
         "ClaimError": 5,
         "ShardCrashError": 1,
         "WorkerError": 1,
+        "MachineError": 1,
+        "StillBilledError": 7,
         "RunStoppedError": 130,
     }
     assert RunStoppedError("stopped").exit_code == 130
