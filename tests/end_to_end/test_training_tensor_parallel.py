@@ -110,6 +110,7 @@ def test_a_checkpoint_goes_on_on_every_other_mesh(
     assert batches(run_dir) == {step: batches(alone)[step] for step in range(1, 11)}
 
 
+@pytest.mark.nightly
 def test_resume_on_the_same_mesh_is_exact(
     tmp_path: Path, store: StoreSpec, training_forks: ForkServer
 ):

@@ -11,7 +11,7 @@ from tests.reliability.matrix import Cells, matrix
 from tests.reliability.operations import OPERATIONS, Operation
 from tools_utilities.errors import QuarkError
 
-PER_KIND = 6
+PER_KIND = 4
 NIGHTLY_PER_KIND = 100_000
 CASE_SECONDS = 60.0
 

@@ -168,6 +168,7 @@ def everything_is_here(run: Path, run_dir: Path) -> None:
         check(path)
 
 
+@pytest.mark.nightly
 def test_a_run_goes_back_to_the_machine_from_a_checkpoint_here(machine, target, make_remote_job):
     """What a rank that is killed leaves is saved already; the next launch is sent it."""
     job = make_remote_job("fox-2", **{**ENDLESS, "checkpoint_every": Every(steps=2)})
