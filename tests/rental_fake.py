@@ -147,6 +147,7 @@ class RentalFake:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = 1 << 16  # an answer in one piece, or its end waits for the client's acknowledgement
     fake: RentalFake
 
     def log_message(self, *_arguments: Any) -> None:

@@ -61,7 +61,7 @@ class RentalApi:
 
     def __init__(self, http: RentalHttp) -> None:
         self._http = http
-        self.host = http.account.host
+        self.host, self.url = http.account.host, http.account.url
 
     def search(self, wish: Wish) -> FoundOffers:
         """Return the machines that can be rented now and are what was wished for."""

@@ -54,7 +54,7 @@ def test_builds_of_a_gpu_go_by_its_name(fake, api):
         offer(6, gpu_name="L40S"),
     ]  # fmt: skip
 
-    def ids(gpu_type):
+    def ids(gpu_type: str) -> list[int]:
         return [one.id for one in api.search(Wish(gpu_type=gpu_type)).offers]
 
     assert [ids(name) for name in ("H100", "A100", "A100-80GB", "L40S")] == [
