@@ -53,6 +53,8 @@ class RentalFake:
         self.keys: set[str] = set()
         self.on_request: Callable[[str, str], None] = lambda _method, _path: None
         self.runs_onstart = False
+        self.path_first = ""
+        """Folder of programs that `onstart` finds first."""
         self.url = ""
         self._faults: dict[str, deque[Any]] = defaultdict(deque)
         self._always: dict[str, Any] = {}
@@ -102,7 +104,7 @@ class RentalFake:
         }  # fmt: skip
         if self.runs_onstart and body.get("onstart"):
             variables = {
-                "PATH": os.environ["PATH"], "CONTAINER_ID": str(number),
+                "PATH": f"{self.path_first}:{os.environ['PATH']}", "CONTAINER_ID": str(number),
                 "CONTAINER_API_KEY": KEY, "VAST_FAKE_URL": self.url,
             }  # fmt: skip
             self._started.append(

@@ -17,7 +17,7 @@ from tools_utilities.errors import AccessError, MachineError, UsageError
 from tools_utilities.json_text import decode_json
 
 if TYPE_CHECKING:
-    from urllib3 import PoolManager
+    from urllib3 import PoolManager, Timeout
 
 KEY_VARIABLE, URL_VARIABLE = "VAST_API_KEY", "VAST_URL"
 USUAL_URL = "https://console.vast.ai"
@@ -92,7 +92,8 @@ class RentalHttp:
     ) -> None:
         self.account = account
         self._clock, self._sleep = clock, sleep
-        self._patience_seconds = patience_seconds
+        self.patience_seconds = patience_seconds
+        """Of the next request, and the longest wait for one answer."""
         self._pool: PoolManager | None = None
 
     def send(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
@@ -104,7 +105,7 @@ class RentalHttp:
             ReplyLostError: a creation that may have been carried out.
             MachineError: no usable answer in time.
         """
-        deadline = self._clock() + self._patience_seconds
+        deadline = self._clock() + self.patience_seconds
         pause = FIRST_PAUSE_SECONDS
         while True:
             try:
@@ -114,7 +115,7 @@ class RentalHttp:
                 wait = max(error.wait_seconds, pause * random.uniform(0.7, 1.3))  # noqa: S311 - no secret
                 if self._clock() + wait > deadline:
                     raise MachineError(
-                        f"{self.account.host}: {error}; tried for {self._patience_seconds:.0f} s",
+                        f"{self.account.host}: {error}; tried for {self.patience_seconds:.0f} s",
                         hint="The provider or the network is in trouble; try again later.",
                         phase=f"{method} {path}",
                     ) from None
@@ -133,7 +134,7 @@ class RentalHttp:
         try:
             response = self._connected().request(
                 method, url, body=data, headers=headers, redirect=False, retries=False,
-                preload_content=False,
+                preload_content=False, timeout=self._timeout(),
             )  # fmt: skip
             try:
                 text = response.read(MOST_BYTES + 1, decode_content=True)
@@ -192,12 +193,17 @@ class RentalHttp:
             phase=f"{method} {path}",
         )
 
+    def _timeout(self) -> "Timeout":
+        from urllib3 import Timeout
+
+        most = self.patience_seconds
+        return Timeout(connect=min(CONNECT_SECONDS, most), read=min(READ_SECONDS, most))
+
     def _connected(self) -> "PoolManager":
         if self._pool is None:
             import urllib3
 
-            timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS)
-            self._pool = urllib3.PoolManager(timeout=timeout)
+            self._pool = urllib3.PoolManager()
         return self._pool
 
 

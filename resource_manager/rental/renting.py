@@ -17,6 +17,10 @@ from resource_manager.rental.rental_http import ReplyLostError
 from tools_utilities.errors import ChangedError, MachineError, QuarkError, StillBilledError
 
 LABEL_PREFIX = "quark:"
+HURRY_SECONDS = 4.0
+"""Of one request while machines are destroyed: the proof is due in seconds, and is asked for anew."""
+PRICE_SLACK = 1.005
+"""The provider rounds; what is more than that is another price."""
 GONE_WORDS = frozenset({"exited", "offline", "stopped"})
 """States of `actual_status` from which a machine does not come back by itself."""
 
@@ -32,10 +36,23 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     """`loading`: the image is fetched and unpacked."""
     answer: float = 300.0
     """From `running` to an ssh server that answers."""
-    destroy: float = 25.0
+    destroy: float = 20.0
     """From the first word of destruction to the proof."""
+    lost: float = 30.0
+    """Between two looks at whether a machine with a run on it is still there."""
     look: float = 3.0
     """Between two looks."""
+
+
+class Watch(msgspec.Struct, frozen=True, kw_only=True):
+    """Who watches over a machine that is being made."""
+
+    cancelled: Callable[[], bool] = lambda: False
+    """Whether somebody wants it to end; asked between two looks."""
+    tell: Callable[[str], None] = lambda _text: None
+    """Is told what is being waited for."""
+    noted: Callable[[int], None] = lambda _number: None
+    """Is told a machine's number as soon as it is known."""
 
 
 class BootError(MachineError):
@@ -64,9 +81,7 @@ class Rental:
         times: Times | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        cancelled: Callable[[], bool] = lambda: False,
-        tell: Callable[[str], None] = lambda _text: None,
-        noted: Callable[[int], None] = lambda _number: None,
+        watch: Watch | None = None,
     ) -> None:
         """Watch over a label.
 
@@ -76,14 +91,13 @@ class Rental:
             times: Limits of the phases.
             clock: Seconds that never go back.
             sleep: Waits.
-            cancelled: Whether somebody wants it to end; asked between two looks.
-            tell: Is told what is being waited for.
-            noted: Is told a machine's number as soon as it is known.
+            watch: Who wants to know, and may want it to end.
         """
         self._api, self.label = api, label
         self._times = times or Times()
         self._clock, self._sleep = clock, sleep
-        self._cancelled, self._tell, self._noted = cancelled, tell, noted
+        watch = watch or Watch()
+        self._cancelled, self._tell, self._noted = watch.cancelled, watch.tell, watch.noted
         self._known: set[int] = set()
         self._unsure = False
         """A creation was sent whose outcome nobody knows."""
@@ -150,12 +164,13 @@ class Rental:
         kept, *others = sorted(there, key=lambda one: one.id)
         if others:
             self._tell(f"{len(there)} machines were made; {kept.id} is kept")
-            self._end({one.id for one in others})
+            with self._api.within(HURRY_SECONDS):
+                self._end({one.id for one in others})
         return kept
 
     def _check_price(self, kept: Instance, offer: Offer) -> None:
         confirmed = offer.price_hour
-        if kept.price_hour is not None and kept.price_hour > confirmed * 1.005:
+        if kept.price_hour is not None and kept.price_hour > confirmed * PRICE_SLACK:
             self.destroy()
             raise ChangedError(
                 f"offer {offer.id}: ${kept.price_hour:.3f} an hour, ${confirmed:.3f} was confirmed;"
@@ -201,7 +216,8 @@ class Rental:
         Raises:
             StillBilledError: there is no proof; it names the numbers and what to type.
         """
-        return self._end(None)
+        with self._api.within(HURRY_SECONDS):
+            return self._end(None)
 
     def _end(self, only: set[int] | None) -> tuple[int, ...]:
         """Destroy machines of the label (all, or some of them) until the list is free of them.
