@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -172,11 +173,17 @@ def test_a_signal_during_the_launch_reaches_the_run(tmp_path):
     assert handle.calls == ["interrupt"]
 
 
-def watch_rented(tmp_path, monkeypatch, script, keys, *, can_ask=True):
+def watch_rented(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    script: list[Any],
+    keys: list[str],
+    *,
+    can_ask: bool = True,
+) -> tuple[int, list[str], list[int], str]:
     """Watch a run that costs money; `keys`: what is typed at each look."""
-    console = Console(
-        Surroundings(), stdin=io.StringIO(), stdout=io.StringIO(), stderr=io.StringIO()
-    )
+    said = io.StringIO()
+    console = Console(Surroundings(), stdin=io.StringIO(), stdout=io.StringIO(), stderr=said)
     console.can_ask = can_ask
     handle = ScriptedRun(tmp_path / "metrics.jsonl", *script)
     left: list[int] = []
@@ -186,7 +193,7 @@ def watch_rented(tmp_path, monkeypatch, script, keys, *, can_ask=True):
     listening = contextlib.nullcontext(lambda: next(typed, ""))
     monkeypatch.setattr(RunWatch, "_keys", lambda _self: listening)
     code = watched.follow(lambda: handle)
-    return code, handle.calls, left, console._err.getvalue()
+    return code, handle.calls, left, said.getvalue()
 
 
 INT = signal.SIGINT

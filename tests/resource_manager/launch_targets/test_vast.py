@@ -3,12 +3,12 @@
 import threading
 import time
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
 
-from brain.ml.training_job import Remote, RentalTerms
+from brain.ml.training_job import Remote, RentalTerms, TrainingJob
 from resource_manager.launch_target import RunStatus
 from resource_manager.launch_targets.vast import VastTarget
 from resource_manager.remote_host import OutOfReachError
@@ -17,10 +17,11 @@ from resource_manager.rental import machine_keeper
 from resource_manager.rental.offers_command import open_api
 from resource_manager.rental.rental_api import OfferTakenError
 from resource_manager.rental.rental_http import Account
-from resource_manager.rental.rental_record import read_rental, write_rental
+from resource_manager.rental.rental_record import RentalRecord, read_rental, write_rental
+from resource_manager.rental.rented_run import RentedRun
 from resource_manager.rental.renting import BootError, Times
 from tests import training
-from tests.rental_fake import GARBAGE, KEY, LOST, TWICE, offer, rental_fake
+from tests.rental_fake import GARBAGE, KEY, LOST, TWICE, RentalFake, offer, rental_fake
 from tests.training import wait_for
 from tools_utilities.errors import (
     ChangedError,
@@ -40,8 +41,9 @@ class Run:
 
     pid = 42
 
-    def __init__(self, ends_with=0):
-        self.code, self.asked = ends_with, []
+    def __init__(self, ends_with: int | None = 0) -> None:
+        self.code = ends_with
+        self.asked: list[str] = []
 
     def poll(self):
         return self.code
@@ -70,8 +72,9 @@ class Ssh:
     refuses: QuarkError | None = None
     silent = 0
 
-    def __init__(self, tell, *, deadline_seconds=None):
-        self.deadline_seconds, self.jobs, self.broken = deadline_seconds, [], threading.Event()
+    def __init__(self, tell: Any, *, deadline_seconds: float | None = None) -> None:
+        self.deadline_seconds, self.broken = deadline_seconds, threading.Event()
+        self.jobs: list[TrainingJob] = []
         Ssh.made.append(self)
 
     def look(self, job):
@@ -131,13 +134,17 @@ def make_rented(tmp_path):
     return make
 
 
-def launched(target, job):
+def record_of(job: TrainingJob) -> RentalRecord:
+    found = read_rental(Path(job.run_dir))
+    assert found is not None
+    return found
+
+
+def launched(target: VastTarget, job: TrainingJob) -> RentedRun:
     target.look(job)
-    return target.launch(target.plan(job))
-
-
-def ended(run):
-    return wait_for(run._ended.is_set, 30)
+    run = target.launch(target.plan(job))
+    assert isinstance(run, RentedRun)
+    return run
 
 
 def test_a_run_is_launched_on_what_was_rented_and_the_machine_is_gone(
@@ -152,7 +159,7 @@ def test_a_run_is_launched_on_what_was_rented_and_the_machine_is_gone(
     assert there.remote.known_hosts.startswith(job.run_dir)
     assert 12 * 3600 - 330 < ssh.made[0].deadline_seconds <= 12 * 3600 - 300
     assert (fake.made, fake.destroyed, fake.ours()) == ([7000], [7000], [])
-    record = read_rental(Path(job.run_dir))
+    record = record_of(job)
     assert (record.state, record.instances, record.offer_id) == ("gone", (7000,), 1)
     assert record.label.startswith("quark:fox-1:")
     assert any("instance 7000 is destroyed, as read back" in line for line in run.news())
@@ -234,7 +241,7 @@ def test_faults_of_the_creation(fake, target, make_rented, method, fault):
         assert run.wait(30) == 0
         assert any("waiting for its ssh server" in line for line in run.news())
     assert fake.ours() == []
-    assert read_rental(Path(job.run_dir)).state == "gone"
+    assert record_of(job).state == "gone"
 
 
 @pytest.mark.parametrize("boot", [["loading"], [None], ["exited"]])
@@ -277,10 +284,11 @@ def test_an_interrupt_is_heard_at_every_request(fake, target, make_rented, ssh):
     """Ctrl-C at whatever moment: the run ends as stopped, and nothing is left."""
     fake.boot = [None, "loading", "running"]
     for at in range(1, 11):
-        ssh.run, seen = Run(ends_with=None), []
+        ssh.run = Run(ends_with=None)
+        seen: list[int] = []
         job = make_rented(f"fox-{at}")
         target.look(job)
-        holder = []
+        holder: list[RentedRun] = []
 
         def asks(_method, _path, seen=seen, at=at, holder=holder):
             seen.append(1)
@@ -297,7 +305,7 @@ def test_an_interrupt_is_heard_at_every_request(fake, target, make_rented, ssh):
         assert run.wait(30) == 130
         fake.on_request = lambda _method, _path: None
         assert fake.ours() == []
-        assert read_rental(Path(job.run_dir)).state == "gone"
+        assert record_of(job).state == "gone"
 
 
 def test_leaving_a_run_leaves_its_machine_and_leaving_a_boot_does_not(
@@ -328,7 +336,7 @@ def test_the_cap_ends_the_run_then_the_machine(fake, target, make_rented, ssh, m
     run = launched(target, make_rented())
     wait_for(lambda: run.pid == 42, 10)
     soon = time.time() + 12 * 3600 - 200
-    monkeypatch.setattr(machine_keeper.time, "time", lambda: soon)
+    monkeypatch.setattr(time, "time", lambda: soon)
     assert run.wait(30) == 143
     assert ssh.run.asked == ["terminate"]
     assert fake.ours() == []
@@ -342,7 +350,7 @@ def test_a_run_that_ignores_the_cap_is_left_with_its_machine_gone(
     run = launched(target, make_rented())
     wait_for(lambda: run.pid == 42, 10)
     late = time.time() + 12 * 3600 + 1
-    monkeypatch.setattr(machine_keeper.time, "time", lambda: late)
+    monkeypatch.setattr(time, "time", lambda: late)
     assert run.wait(30) == 130
     assert fake.ours() == []
 
@@ -352,7 +360,7 @@ def test_a_launcher_that_was_killed_while_it_rented_is_cleaned_up_after(fake, ta
     job = make_rented()
     run_dir = Path(job.run_dir)
     launched(target, job).wait(30)
-    record = msgspec.structs.replace(read_rental(run_dir), state="renting", ended_at=None)
+    record = msgspec.structs.replace(record_of(job), state="renting", ended_at=None)
     api = open_api(Account(key=KEY, url=fake.url))
     fake._create(1, {"label": record.label, "image": "x", "disk": 50})
     write_rental(run_dir, record)
@@ -367,18 +375,18 @@ def test_a_machine_that_ended_itself_is_known_as_gone(fake, target, make_rented,
     job = make_rented()
     run_dir = Path(job.run_dir)
     launched(target, job).wait(30)
-    write_rental(run_dir, msgspec.structs.replace(read_rental(run_dir), state="running"))
+    write_rental(run_dir, msgspec.structs.replace(record_of(job), state="running"))
     monkeypatch.setattr(
         target._ssh,
         "status",
         lambda _dir: RunStatus(state="unreachable", why="refused"),
     )
     assert target.status(run_dir).why == "its machine is gone"
-    assert read_rental(run_dir).is_over
+    assert record_of(job).is_over
     assert target.status(run_dir).state == "lost"
 
 
-def lose(fake, number):
+def lose(fake: RentalFake, number: int) -> None:
     """The provider takes a machine away."""
     with fake._lock:
         del fake.instances[number]
@@ -404,7 +412,7 @@ def test_a_lost_machine_is_followed_by_the_next_offer_from_the_last_checkpoint(
     assert (fake.made, fake.ours()) == ([7000, 7001], [])
     first, second = (one.jobs[0] for one in ssh.made)
     assert (first.resume, second.resume) == (None, "auto")
-    record = read_rental(Path(job.run_dir))
+    record = record_of(job)
     assert (record.offer_id, record.price_hour, record.is_over) == (3, 1.9, True)
     assert record.spent_before > 0
     assert record.cap_seconds == pytest.approx((15 - record.spent_before) / 1.9 * 3600, abs=1)

@@ -16,7 +16,7 @@ from tools_utilities.scripts.quark_cli import run_program
 @pytest.fixture
 def make_machine(api):
     def make(label: str) -> int:
-        return api.create(1, Wanted(label=label, image="x", disk_gb=50))
+        return int(api.create(1, Wanted(label=label, image="x", disk_gb=50)))
 
     return make
 
@@ -39,7 +39,8 @@ class Asked(Console):
 
     def __init__(self, *answers: str) -> None:
         super().__init__(stdin=io.StringIO(), stdout=io.StringIO(), stderr=io.StringIO())
-        self.can_ask, self.answers, self.questions = True, list(answers), []
+        self.can_ask, self.answers = True, list(answers)
+        self.questions: list[str] = []
 
     def confirm(self, question, *, default=True, explain=lambda _answer: None):
         assert default is False
@@ -60,6 +61,8 @@ def test_each_orphan_is_asked_about(fake, api, make_machine, out_dir):
     check, orphans, provider = check_rented(
         out_dir, {"VAST_API_KEY": KEY, "VAST_URL": fake.url}, lambda _account: api
     )
+    assert check is not None
+    assert provider is not None
     assert check.state == "warn"
     assert f"instance {first} (quark:fox-8:aa), running, $1.250 an hour" in check.found
     assert check.fix.endswith(f"vastai destroy instance {first} {second}")

@@ -1,8 +1,10 @@
 """The life of a rented machine under faults: exactly one is made, and nothing is left, or it is named."""
 
+from typing import Any
+
 import pytest
 
-from resource_manager.rental.offers import Wish
+from resource_manager.rental.offers import Offer, Wish
 from resource_manager.rental.rental_api import OfferTakenError, Wanted
 from resource_manager.rental.renting import BootError, CancelledError, Rental, Watch, label_of
 from tests.rental_fake import GARBAGE, LOST, NOT_SENT, TWICE, offer
@@ -26,7 +28,7 @@ def first(api):
     return found
 
 
-def whole_life(rental, first):
+def whole_life(rental: Rental, first: Offer) -> None:
     """Rent, wait, destroy, as a launch does: whatever happens, destroy."""
     try:
         rental.wait_running(rental.rent(first, WANTED).id)
@@ -36,7 +38,8 @@ def whole_life(rental, first):
 
 def test_a_life_without_faults(fake, make_rental, first):
     fake.boot = [None, "created", "loading", "running"]
-    told, numbers = [], []
+    told: list[str] = []
+    numbers: list[int] = []
     whole_life(make_rental(tell=told.append, noted=numbers.append), first)
     assert (fake.made, fake.destroyed, fake.ours()) == ([7000], [7000], [])
     assert told == [f"instance 7000: {word}" for word in ("created", "loading")]
@@ -211,11 +214,11 @@ def test_an_exception_at_every_request(fake, api, make_rental, first):
                     fake.fault(method, always=503)
 
         fake.on_request = breaks
-        named: list[int] = []
+        named: list[Any] = []
         try:
             whole_life(make_rental(), first)
         except StillBilledError as error:
-            named = error.detail["ids"]
+            named = list(error.detail["ids"])
         except QuarkError:
             named = []
         assert set(fake.ours()) <= set(named)
