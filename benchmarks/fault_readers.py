@@ -119,9 +119,8 @@ def mds(config):
         remote=f"s3://{config['bucket']}/mds/{config['name']}", local=str(local), batch_size=BATCH,
         validate_hash="xxh64" if config["safe"] else None,
     )  # fmt: skip
-    return StreamingDataLoader(
-        dataset, batch_size=BATCH, num_workers=config["workers"], collate_fn=list
-    )
+    # Torch's own collate: it counts what it has given by the batch's columns.
+    return StreamingDataLoader(dataset, batch_size=BATCH, num_workers=config["workers"])
 
 
 def litdata(config):
@@ -138,9 +137,7 @@ def litdata(config):
         f"s3://{config['bucket']}/lit/{config['name']}", cache_dir=config["cache"],
         storage_options=access,
     )  # fmt: skip
-    return library.StreamingDataLoader(
-        dataset, batch_size=BATCH, num_workers=config["workers"], collate_fn=list
-    )
+    return library.StreamingDataLoader(dataset, batch_size=BATCH, num_workers=config["workers"])
 
 
 def wds(config):
@@ -150,6 +147,7 @@ def wds(config):
     keys = [f"wds/{config['name']}/shard-{shard:05d}.tar" for shard in range(SHARDS)]
     urls = [f"{config['endpoint']}/{config['bucket']}/{key}" for key in keys]
     rest = {"cache_dir": config["cache"]} if config["safe"] else {}
+    Path(config["cache"]).mkdir(exist_ok=True)
     if "RANK" in os.environ:
         rest["nodesplitter"] = webdataset.split_by_node
     dataset = webdataset.WebDataset(urls, shardshuffle=False, **rest).decode()
@@ -214,9 +212,13 @@ class Delivered:
         self._file = Path(path).open("a", buffering=1)  # noqa: SIM115 - until the process ends
 
     def take(self, batch):
-        for sample in batch:
-            number = int(sample["id"])
-            self._file.write(f"{number} {int(sample['text'] == text_of(number))}\n")
+        """Note a batch: a list of samples, or columns as torch's collate makes them."""
+        if isinstance(batch, dict):
+            pairs = zip(batch["id"], batch["text"], strict=True)
+        else:
+            pairs = ((sample["id"], sample["text"]) for sample in batch)
+        for number, text in pairs:
+            self._file.write(f"{int(number)} {int(text == text_of(int(number)))}\n")
 
     def end(self):
         self._file.write("end\n")

@@ -27,6 +27,11 @@ def memory_peak() -> Iterator[Peak]:
     peak.num_bytes = max(0, _kilobytes("VmHWM") - before) << 10
 
 
+def peak_bytes() -> int:
+    """Return what this process has held at most since it began its program."""
+    return _kilobytes("VmHWM") << 10
+
+
 def _kilobytes(name: str) -> int:
     lines = (_PROC / "status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name))

@@ -11,7 +11,7 @@ import logging
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
@@ -31,7 +31,7 @@ from tools_utilities.cached_file import CachedFile, CheckedFiles, LentFile, touc
 from tools_utilities.checksum import decode_crc32c
 from tools_utilities.disk_space import DiskSpace, RealDisk, is_no_room
 from tools_utilities.eviction import EVICTION_POLICIES, NEVER
-from tools_utilities.file_locks import HeldFile
+from tools_utilities.file_locks import HeldFile, closed_on_error
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.use_order import DIGEST_BYTES, UseOrder
 from tools_utilities.use_plan import UsePlan
@@ -219,18 +219,18 @@ class DiskCache:
         End the turn with `end_turn`; the kernel ends it for the dead.
         """
         path = self._layout.lock(entry.digest)
-        file = HeldFile(path, os.O_RDWR | os.O_CREAT)
-        self._modes.apply(file.fd)
-        # The name may have gone with an earlier turn: then this lock excludes nobody.
-        if file.try_lock(exclusive=True) and file.is_at(path):
-            return file
+        with closed_on_error(HeldFile(path, os.O_RDWR | os.O_CREAT)) as file:
+            self._modes.apply(file.fd)
+            # The name may have gone with an earlier turn: then this lock excludes nobody.
+            if file.try_lock(exclusive=True) and file.is_at(path):
+                return file
         file.close()
         return None
 
     def end_turn(self, turn: HeldFile) -> None:
         """Let the next one in; the name goes first, so that nobody can lock it twice."""
-        turn.path.unlink(missing_ok=True)
-        turn.close()
+        with turn:  # a disk that fails must not leave the turn taken
+            turn.path.unlink(missing_ok=True)
 
     def reserve(self, entry: EntryId, *, ahead: bool = False) -> Reservation | None:
         """Set room aside for an object, evicting what may go; None: there is none to be had.
@@ -258,11 +258,11 @@ class DiskCache:
 
     def _new_temporary(self, entry: EntryId) -> HeldFile:
         path = self._layout.new_temporary(entry.digest)
-        file = HeldFile(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        self._modes.apply(file.fd)
-        # Unlocked ones are the dead's. Nobody looks before the ledger is free again.
-        file.try_lock(exclusive=True)
-        return file
+        with closed_on_error(HeldFile(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)) as file:
+            self._modes.apply(file.fd)
+            # Unlocked ones are the dead's. Nobody looks before the ledger is free again.
+            file.try_lock(exclusive=True)
+            return file
 
     def lend(self, reservation: Reservation) -> CachedFile:
         """Let this process read a download that is complete and verified but not published yet."""
@@ -294,10 +294,9 @@ class DiskCache:
 
     def discard(self, reservation: Reservation) -> None:
         """Delete an unfinished download."""
-        with self._locked() as ledger:
+        with closing(self._end_lending(reservation)), self._locked() as ledger:
             reservation.file.path.unlink(missing_ok=True)
             ledger.add(-reservation.entry.size_bytes)
-        self._end_lending(reservation).close()
 
     # Room.
 

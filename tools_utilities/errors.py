@@ -48,7 +48,7 @@ class QuarkError(Exception):
         super().__init__(message)
         self.message_text = message
         self.hint = redact(hint)
-        self.detail = {
+        self.detail: dict[str, Any] = {
             name: redact(value) if isinstance(value, str) else value
             for name, value in detail.items()
         }

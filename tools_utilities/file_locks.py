@@ -9,7 +9,8 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -104,6 +105,16 @@ class HeldFile:
 
 
 _HELD: WeakSet[HeldFile] = WeakSet()
+
+
+@contextmanager
+def closed_on_error(file: HeldFile) -> Iterator[HeldFile]:
+    """Give a file up, and its lock, when the block fails: an error that is kept would keep it too."""
+    try:
+        yield file
+    except BaseException:
+        file.close()
+        raise
 
 
 def _leave_to_parent() -> None:

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import msgspec
 
+from tools_utilities.prepared_types import prepared
+
 _START_FIELD = 19
 _STATE_FIELD = 0
 
 
+@prepared
 class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """One process of one machine."""
 

@@ -272,7 +272,8 @@ class Trainer:
         if found is None:
             return False  # the next border of a step sees to it, or `_finish`
         note_evaluation(progress, found.loss)
-        progress.last_checkpoint_step = -1  # one that was saved at this very step knows nothing of it
+        # One that was saved at this very step knows nothing of it.
+        progress.last_checkpoint_step = -1
         self.session.tell("eval", step=progress.step, **found.event)
         return True
 

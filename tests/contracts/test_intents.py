@@ -20,9 +20,8 @@ NAMES = frozenset(
 CARRIED_OUT = frozenset(
     [
         "train", "finetune", "evaluate", "estimate", "simulate", "again", "resume", "discover", "inspect", "list", "show", "logs",
-        "stop", "compare", "attach", "delete_run", "clean_cache", "doctor", "demo", "help",
-        "process", "shard", "claim", "complete", "fail", "reset_shard", "shard_status", "export",
-        "offers",
+        "stop", "compare", "attach", "export", "delete_run", "clean_cache", "doctor", "demo", "help",
+        "process", "shard", "claim", "complete", "fail", "reset_shard", "shard_status", "offers",
     ]
 )  # fmt: skip
 

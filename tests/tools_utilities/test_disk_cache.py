@@ -129,6 +129,10 @@ def test_content_is_checked_once_a_process(tmp_path):
     assert DiskCache(tmp_path, 10 * MB).open(identity("k")) is None
 
 
+def broken_disk(*_args: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
 def resident_kilobytes(path: Path) -> int:
     """How much of a mapped file counts as this process's memory."""
     mapped = Path("/proc/self/smaps").read_text().split(str(path))[1]
@@ -147,10 +151,7 @@ def test_content_that_is_checked_does_not_come_into_memory(tmp_path):
 def test_an_entry_that_the_disk_cannot_read_is_set_aside(tmp_path, monkeypatch):
     assert store(DiskCache(tmp_path, 10 * MB), "k")
 
-    def broken(*_args):
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(os, "preadv", broken)
+    monkeypatch.setattr(os, "preadv", broken_disk)
     cache = DiskCache(tmp_path, 10 * MB)
     assert cache.open(identity("k")) is None
     assert cache.num_quarantined == 1
@@ -292,6 +293,18 @@ def test_a_turn_is_for_one_at_a_time(tmp_path):
 # Folders.
 
 
+def test_a_turn_that_a_disk_error_ends_is_free_again(tmp_path, monkeypatch):
+    cache = DiskCache(tmp_path, MB)
+    with monkeypatch.context() as patched:
+        patched.setattr(HeldFile, "is_at", lambda *_: broken_disk())
+        with pytest.raises(OSError) as kept:
+            cache.try_turn(identity("k"))
+    turn = cache.try_turn(identity("k"))
+    assert turn is not None
+    assert kept.value.errno == errno.EIO
+    cache.end_turn(turn)
+
+
 def test_a_folder_of_its_own_is_private(tmp_path):
     DiskCache(tmp_path / "new" / "cache", MB)
     assert stat.S_IMODE((tmp_path / "new" / "cache").stat().st_mode) == 0o700
@@ -377,3 +390,18 @@ def test_an_entry_that_was_opened_before_is_found_without_a_listing(tmp_path, mo
     assert not has(other, "k")
     assert other.num_quarantined == 1
     assert listed
+
+
+def test_a_turn_whose_name_cannot_be_removed_is_over_all_the_same(tmp_path, monkeypatch):
+    cache = DiskCache(tmp_path, 10 * MB)
+    turn = cache.try_turn(identity("k"))
+    assert turn is not None
+
+    def fails(*_args: object, **_options: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "unlink", fails)
+        with pytest.raises(OSError, match="Input/output"):
+            cache.end_turn(turn)
+    assert cache.try_turn(identity("k")) is not None  # nobody waits five minutes for it

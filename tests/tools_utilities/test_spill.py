@@ -49,7 +49,8 @@ except StoreError as error:
     print(error, error.hint)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        # -B: a module's compiled file would be cut at the limit too, and left so for everybody.
+        [sys.executable, "-B", "-c", program],
         cwd=Path(__file__).parents[2], env={"TMPDIR": str(tmp_path)},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
