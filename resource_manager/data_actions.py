@@ -1,4 +1,4 @@
-"""The part of the ResourceManager that looks at data and starts nothing: discover, inspect, estimate, simulate."""
+"""The part of the ResourceManager that looks at data and starts nothing: discover, inspect, estimate, simulate, offers."""
 
 import random
 import re
@@ -152,3 +152,9 @@ class DataActions(RunActions):
         lines = simulating.simulation_lines(found, settings, self.console.result_width)
         self.console.result(lines, simulating.as_json(found))
         return 0
+
+    def offers(self, reading: Spoken) -> int:
+        """List machines for rent; rents nothing."""
+        from resource_manager.rental.offers_command import offers_command
+
+        return offers_command(reading.slots, self.console, plan_only=self._plans_only(reading))

@@ -8,6 +8,8 @@ from pathlib import Path
 from brain.ml.training_job import TrainingJob
 from resource_manager.launch_target import LaunchTarget
 from resource_manager.remote_record import read_record
+from resource_manager.remote_settings import VAST
+from resource_manager.rental.rental_record import read_rental
 from tools_utilities.errors import UsageError
 from tools_utilities.plugins import load_plugins
 
@@ -44,6 +46,8 @@ def where_of(job: TrainingJob) -> str:
 
 def where_is(run_dir: Path) -> str:
     """Return where a run was launched last."""
+    if (rental := read_rental(run_dir)) is not None:
+        return f"{VAST}:{rental.label}"
     record = read_record(run_dir)
     return LOCAL if record is None else record.remote.where
 

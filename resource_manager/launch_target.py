@@ -46,6 +46,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     facts: tuple[tuple[str, str], ...] = ()
     """Lines of the plan: what there is, what is sent, what becomes of it at the end."""
     warnings: tuple[str, ...] = ()
+    price: Price | None = None
+    """Of one that would be rented."""
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +98,7 @@ class LaunchTarget(Protocol):
     """A place where runs can be started."""
 
     name: str
-    """What stands before the colon of `where`: local, ssh."""
+    """What stands before the colon of `where`: local, ssh, vast."""
 
     def for_command(self, tell: Callable[[str], None], *, may_ask: bool = True) -> "LaunchTarget":
         """Return the target for one command, which may keep a connection.

@@ -16,6 +16,7 @@ from resource_manager.next_commands import after_end, after_launch, after_stop
 from resource_manager.plan import Plan
 from resource_manager.remote_record import forget_record
 from resource_manager.remote_runs import checkpoint_here
+from resource_manager.rental.rental_record import forget_rental
 from resource_manager.run_summary import summary_lines
 from resource_manager.run_watch import Bond, RunWatch, last_log_lines
 from resource_manager.runs import create_run, read_run, write_job
@@ -54,6 +55,8 @@ def start_run(
     write_job(job)
     if job.remote is None:
         forget_record(run_dir)  # of an earlier launch of it elsewhere
+    if job.remote is None or job.remote.terms is None:
+        forget_rental(run_dir)
     if plan is not None:
         _write_plan(run_dir, plan)
     os.close(open_to_append(launch_plan.log_path))  # the owner's alone from its first line on
@@ -73,6 +76,7 @@ def start_run(
             job.name, run_dir / METRICS_FILE, console, also=event_files.take,
             bond=Bond(
                 saves=not job.evaluate_only,
+                asks=job.remote is not None and job.remote.terms is not None,
                 # Elsewhere whoever watches is no guardian of the run.
                 leave=(lambda: let_go(run_dir)) if job.remote is None else lambda: None,
             ),

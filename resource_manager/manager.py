@@ -39,7 +39,7 @@ from resource_manager.training_request import (
     val_target,
 )
 from tools_utilities.console import Console
-from tools_utilities.errors import UsageError
+from tools_utilities.errors import ChangedError, UsageError
 from tools_utilities.group_lines import failure_lines, folder_lines
 from tools_utilities.scripts.dataset_discovery import ShardGroup
 from tools_utilities.setting_keys import KEYS_BY_NAME
@@ -238,6 +238,11 @@ class ResourceManager(StartActions):
         plan_only = bool(reading.slots.get("plan_only")) or self._options.plan_only
         here = self._machine(job).accelerators
         plan = resumed_plan(job, info, settings, here, reading.canonical)
+        if plan is None and job.remote is not None and job.remote.terms is not None:
+            raise ChangedError(
+                f"{job.name}: its plan cannot be read, and what it would cost cannot be shown",
+                hint="Start it anew: quark again …",
+            )
         if plan is not None:
             self._show_plan(self._checked(job, plan, plan_only=plan_only), plan_only=plan_only)
         else:

@@ -9,7 +9,7 @@ from brain.ml.run_files import PLAN_FILE
 from brain.ml.training_job import TrainingJob
 from resource_manager.job_settings import PARTITION_OPTIONS
 from resource_manager.plan import Plan, data_source_name
-from resource_manager.remote_settings import REMOTE_SETTINGS
+from resource_manager.remote_settings import REMOTE_SETTINGS, RENTED_ONLY
 from resource_manager.repeating import earlier_run, job_of
 from resource_manager.runs import RunInfo, list_runs, out_dir_of
 from tools_utilities.console import Console
@@ -28,7 +28,7 @@ SETTINGS_OF = {
     "checkpoints": ("checkpoint_dir",),
     "partition_options": PARTITION_OPTIONS,
     "run_dir": ("out_dir", "name"),
-    "remote": ("where", *REMOTE_SETTINGS),
+    "remote": ("where", *REMOTE_SETTINGS, *RENTED_ONLY),
     "train": ("train_prefix", "bucket", "data_mode"),
     "val": ("val_prefix", "bucket", "data_mode"),
 }

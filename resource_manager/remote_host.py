@@ -174,6 +174,14 @@ class RemoteHost:
         options = [*_OPTIONS, "-o", f"ConnectTimeout={self._connect_seconds}"]
         if not self._may_ask:
             options += ["-o", "BatchMode=yes"]
+        if self.remote.known_hosts is not None:
+            file = self.remote.known_hosts.replace("%", "%%")
+            options += [
+                "-o",
+                "StrictHostKeyChecking=accept-new",
+                "-o",
+                f'UserKnownHostsFile="{file}"',
+            ]
         command = f"exec {remote_word(self.remote.python)} -c {shlex.quote(_LOADER)}"
         said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the connection
         self._said = said

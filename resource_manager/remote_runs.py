@@ -13,6 +13,7 @@ from brain.ml.checkpoint_files import step_of
 from brain.ml.run_files import CHECKPOINTS_FOLDER
 from resource_manager.launch_places import asked_target
 from resource_manager.remote_record import read_record
+from resource_manager.rental.rental_record import read_rental
 from resource_manager.runs import RunInfo, read_run, stop_run, wait_stopped
 from tools_utilities.errors import QuarkError
 
@@ -27,9 +28,7 @@ def bring_up_to_date(run_dirs: Iterable[Path], tell: Tell) -> bool:
 
     Nothing here waits for a person: a machine that wants a passphrase counts as out of reach.
     """
-    waiting = [
-        path for path in run_dirs if (record := read_record(path)) is not None and not record.ended
-    ]
+    waiting = [path for path in run_dirs if _may_go_on(path)]
     if not waiting:
         return False
 
@@ -50,6 +49,17 @@ def bring_up_to_date(run_dirs: Iterable[Path], tell: Tell) -> bool:
     return True
 
 
+def _may_go_on(run_dir: Path) -> bool:
+    """Whether a run elsewhere, or the machine that was rented for it, is not known to have ended."""
+    record, rental = read_record(run_dir), read_rental(run_dir)
+    return (record is not None and not record.ended) or (rental is not None and not rental.is_over)
+
+
+def is_elsewhere(run_dir: Path) -> bool:
+    """Whether a run was launched on another machine, or one is rented for it."""
+    return read_record(run_dir) is not None or read_rental(run_dir) is not None
+
+
 def current_run(info: RunInfo, tell: Tell, *, whole: bool = False) -> RunInfo:
     """Return a run as it stands now; `whole`: with its checkpoints, if it has ended.
 
@@ -57,7 +67,7 @@ def current_run(info: RunInfo, tell: Tell, *, whole: bool = False) -> RunInfo:
         MachineError: they are not here and cannot be brought.
     """
     run_dir = Path(info.path)
-    if read_record(run_dir) is None:
+    if not is_elsewhere(run_dir):
         return info
     bring_up_to_date([run_dir], tell)
     if whole:
@@ -73,7 +83,7 @@ def stop_anywhere(run_dir: Path, tell: Tell) -> None:
         MachineError: its machine is out of reach.
         UsageError: it does not run.
     """
-    if read_record(run_dir) is None:
+    if not is_elsewhere(run_dir):
         stop_run(run_dir)
         return
     with asked_target(run_dir, tell) as target:
@@ -89,7 +99,7 @@ def wait_anywhere(
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
     """Wait until a run has ended, and bring what it saved; returns whether that came in time."""
-    if read_record(run_dir) is None:
+    if not is_elsewhere(run_dir):
         return wait_stopped(run_dir, timeout_seconds)
     deadline = clock() + timeout_seconds
     with asked_target(run_dir, tell) as target:

@@ -5,11 +5,23 @@ from typing import Any
 
 import msgspec
 
-from brain.ml.training_job import Remote
-from tools_utilities.errors import UsageError
+from brain.ml.training_job import Remote, RentalTerms
+from tools_utilities.errors import InputNeededError, UsageError
 from tools_utilities.settings import Settings
 
 RENTED = ("gpu_type", "spot", "max_price_hour", "max_cost")
+RENTAL_SETTINGS = {
+    "gpu_type": "gpu_type",
+    "gpus": "gpus",
+    "spot": "spot",
+    "max_price_hour": "max_price_hour",
+    "max_cost": "max_cost",
+    "rental_image": "image",
+    "rental_disk_gb": "disk_gb",
+}
+"""Setting → field of `RentalTerms`."""
+RENTED_ONLY = tuple(name for name in RENTAL_SETTINGS if name != "gpus")
+VAST = "vast"
 REMOTE_SETTINGS = {
     "remote_python": "python",
     "remote_folder": "folder",
@@ -61,15 +73,18 @@ def remote_of(settings: Settings) -> Remote | None:
 
     Raises:
         UsageError: a place that cannot be launched on, or what only rented machines have.
+        InputNeededError: a machine is to be rented, and nobody said what it may cost.
     """
     where = str(settings.value("where") or "local")
-    if where != "local" and not where.startswith("ssh:"):
+    if where not in ("local", VAST) and not where.startswith("ssh:"):
         raise UsageError(
-            f"where={where}: only `local` and `ssh:HOST` can be launched on by this version",
+            f"where={where}: only `local`, `ssh:HOST` and `vast` can be launched on by this version",
             hint="A machine that you have rented yourself is an ssh host: on ssh host NAME.",
         )
-    said = [name for name in RENTED if settings.value(name) is not None]
-    if said:
+    said = [
+        name for name in RENTED if settings.value(name) is not None and _is_said(settings, name)
+    ]
+    if said and where != VAST:
         whose = "this machine" if where == "local" else where
         raise UsageError(
             f"{', '.join(said)}: only rented machines have that",
@@ -77,7 +92,9 @@ def remote_of(settings: Settings) -> Remote | None:
         )
     if where == "local":
         return None
-    ssh_address(where)
+    terms = _terms_of(settings) if where == VAST else None
+    if terms is None:
+        ssh_address(where)
     fields: dict[str, Any] = {
         field: settings.value(name) for name, field in REMOTE_SETTINGS.items()
     }
@@ -89,7 +106,33 @@ def remote_of(settings: Settings) -> Remote | None:
                 hint="Name variables, never values: they are read from this environment.",
             )
     _check_one_node(settings, where)
-    return Remote(where=where, **fields)
+    return Remote(where=where, terms=terms, **fields)
+
+
+def _is_said(settings: Settings, name: str) -> bool:
+    """Whether somebody says it for this launch: what an earlier one of the run had is no mistake."""
+    return settings.is_set(name) and not settings.source(name).startswith("run ")
+
+
+def _terms_of(settings: Settings) -> RentalTerms:
+    """Return what a machine is rented for.
+
+    Raises:
+        InputNeededError: neither is there a default for what somebody's money may be spent on.
+    """
+    fields = {field: settings.value(name) for name, field in RENTAL_SETTINGS.items()}
+    fields |= {"gpus": fields["gpus"] or 1, "spot": bool(fields["spot"])}
+    if fields["max_price_hour"] is None:
+        raise InputNeededError(
+            "where=vast: nobody said what the machine may cost an hour",
+            hint="Say it: … under $2 an hour (or --override max_price_hour=2).",
+        )
+    if fields["max_cost"] is None and settings.value("max_seconds") is None:
+        raise InputNeededError(
+            "where=vast: nobody said what ends the renting",
+            hint="Say it: … stop after $15 (or --override max_cost=15), or … for 3 hours.",
+        )
+    return RentalTerms(**fields)
 
 
 def _check_one_node(settings: Settings, where: str) -> None:
@@ -111,6 +154,8 @@ def settings_of_remote(remote: Remote | None) -> dict[str, Any]:
         return {"where": "local"}
     fields = {name: getattr(remote, field) for name, field in REMOTE_SETTINGS.items()}
     fields["remote_env"] = list(fields["remote_env"]) or None
+    if remote.terms is not None:
+        fields |= {name: getattr(remote.terms, field) for name, field in RENTAL_SETTINGS.items()}
     return {"where": remote.where, **fields}
 
 
@@ -120,5 +165,7 @@ def changed_place(remote: Remote | None, other: Remote | None) -> tuple[str, ...
     # Of another machine the rest is another one's too.
     names = ("where",) if now["where"] != before["where"] else tuple(now)
     return tuple(
-        f"{name}: {before[name]} → {now[name]}" for name in names if now[name] != before[name]
+        f"{name}: {before.get(name)} → {now[name]}"
+        for name in names
+        if now[name] != before.get(name)
     )

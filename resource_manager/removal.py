@@ -8,7 +8,7 @@ from typing import Any
 from resource_manager.launch_places import asked_target
 from resource_manager.next_commands import runs_flag
 from resource_manager.remote_record import read_record
-from resource_manager.remote_runs import current_run
+from resource_manager.remote_runs import current_run, is_elsewhere
 from resource_manager.runs import RunInfo, find_run, newest_run, out_dir_of
 from tools_utilities.cache_cleaning import (
     CacheContents,
@@ -71,14 +71,15 @@ def delete_command(
 def _remove_elsewhere(info: RunInfo, console: Console) -> None:
     """Remove what is left of a run on another machine; what cannot be reached is said and stays."""
     folder = Path(info.path)
-    record = read_record(folder)
-    if record is None:
+    if not is_elsewhere(folder):
         return
+    record = read_record(folder)
     try:
         with asked_target(folder, console.note) as target:
             target.remove(folder)
     except MachineError as error:
-        console.note(f"{error}; {record.remote.folder}/{record.run} stays on {info.where}")
+        stays = f"; {record.remote.folder}/{record.run} stays on {info.where}" if record else ""
+        console.note(f"{error}{stays}")
 
 
 def clean_command(

@@ -154,7 +154,15 @@ class RunActions:
     def doctor(self, reading: Spoken) -> int:
         """Check this machine and the configured store."""
         from resource_manager.doctor import as_json, check_lines, closing_line, run_checks
+        from resource_manager.rental.orphans import check_rented, offer_to_destroy
+        from resource_manager.runs import out_dir_of
+        from tools_utilities.process_environment import environment_now
 
-        checks = run_checks(self._settings_of(reading))
+        settings = self._settings_of(reading)
+        checks = run_checks(settings)
+        check, orphans, api = check_rented(out_dir_of(settings), environment_now())
+        checks += [check] if check is not None else []
         self.console.result([*check_lines(checks), closing_line(checks)], as_json(checks))
+        if api is not None:
+            offer_to_destroy(orphans, api, self.console)
         return 1 if any(check.state == "fail" for check in checks) else 0

@@ -14,7 +14,7 @@ from resource_manager.launch_places import LOCAL
 from resource_manager.next_commands import runs_flag
 from resource_manager.relative_values import make_absolute
 from resource_manager.remote_runs import bring_up_to_date, current_run, stop_anywhere, wait_anywhere
-from resource_manager.remote_settings import REMOTE_SETTINGS, settings_of_remote
+from resource_manager.remote_settings import REMOTE_SETTINGS, RENTED_ONLY, settings_of_remote
 from resource_manager.repeating import ALL_STOP_RULES, NEAREST, earlier_run
 from resource_manager.runs import (
     RunInfo,
@@ -195,7 +195,7 @@ def _changes(settings: Settings, job: TrainingJob, info: RunInfo) -> dict[str, A
     values = {**settings.values, **settings_of_remote(job.remote), **absolute}
     fields = job_fields(msgspec.structs.replace(settings, values=values), job.model)
     also = {"gpus": "processes", "cache_gb": "cache_bytes", "parameters": "layers"}
-    also |= dict.fromkeys(("where", *REMOTE_SETTINGS), "remote")
+    also |= dict.fromkeys(("where", *REMOTE_SETTINGS, *RENTED_ONLY), "remote")
     names = {also.get(name, name) for name in said} - {"resume"}
     changed = {name: fields[name] for name in fields if name in names}
     if "remote" in changed and changed["remote"] != job.remote:

@@ -41,6 +41,13 @@ NOTHING_SAVED = ("", "Stopping. Ctrl-C again stops at once.", "Stopping at once.
 LEAVE_KEY = "d"
 KEYS = f"{LEAVE_KEY} leaves it running in the background · Ctrl-C saves and stops"
 KEYS_UNSAVED = f"{LEAVE_KEY} leaves it running in the background · Ctrl-C stops"
+KEYS_RENTED = f"{LEAVE_KEY} leaves it running, and billed until its cap · Ctrl-C asks"
+QUESTION = (
+    "It is on a rented machine: k keeps it running (billed until its cap), s saves, stops and destroys"
+    " the machine, c goes on watching. Ctrl-C again is s."
+)
+NOT_YET = "Its machine is still being made: there is no run to leave going yet."
+KEEP_KEY, STOP_KEY, CANCEL_KEY = "k", "s", "c"
 KEYS_LOOKING = "Ctrl-C ends the view; the run goes on"
 
 
@@ -78,6 +85,8 @@ class Bond(msgspec.Struct, frozen=True, kw_only=True):
     """A stop saves it."""
     leave: Callable[[], None] | None = None
     """Makes it go on without this process, when the person asks for that; None: it cannot."""
+    asks: bool = False
+    """It costs money: Ctrl-C asks what is to become of it, where somebody can be asked."""
     looks_on: bool = False
     """It is another process's: a signal ends the looking, not the run."""
 
@@ -113,6 +122,9 @@ class RunWatch:
         self._sayings = SAYINGS if bond.saves else NOTHING_SAVED
         self._bond = bond
         self._keys_text = KEYS if bond.saves else KEYS_UNSAVED
+        if bond.asks:
+            self._keys_text = KEYS_RENTED
+        self._question_open = self._answered = False
         if bond.looks_on:
             self._keys_text = KEYS_LOOKING
         self.left = False
@@ -180,10 +192,50 @@ class RunWatch:
         """Tell whether somebody goes, and the run goes on."""
         if self._bond.looks_on:
             self.left = bool(self.signals)
-        elif self._bond.leave is not None and LEAVE_KEY in typed.lower() and not self.signals:
-            self._bond.leave()
-            self.left = True
+        elif self._question_open:
+            self._take_answer(typed.lower())
+        elif LEAVE_KEY in typed.lower() and not self.signals:
+            self._leave()
         return self.left
+
+    def _leave(self) -> None:
+        """Go, and leave the run going; one on a machine that is still being made cannot be left yet."""
+        if self._bond.leave is None:
+            return
+        if not getattr(self._handle, "can_leave", True):
+            self._console.note(NOT_YET)
+            return
+        self._bond.leave()
+        self.left = True
+
+    def _take_answer(self, typed: str) -> None:
+        """Act on the first key that answers the question; others mean nothing."""
+        answers = {KEEP_KEY, STOP_KEY, CANCEL_KEY}
+        answer = next((key for key in typed if key in answers), "")
+        if not answer:
+            return
+        self._question_open = False
+        if answer == CANCEL_KEY:
+            self.signals.clear()
+        elif answer == STOP_KEY:
+            self._answered = True
+        else:
+            self._leave()
+            if not self.left:
+                self.signals.clear()
+
+    def _asks(self) -> list[str] | None:
+        """Return what to say while a Ctrl-C waits for its answer; None: it is passed on."""
+        if self._question_open and len(self.signals) > 1:
+            del self.signals[1:]  # again: the plain way out, which saves
+            self._question_open, self._answered = False, True
+        if self._answered or self.signals != [signal.SIGINT]:
+            return None
+        if not (self._bond.asks and self._offers_keys):
+            return None
+        said = [] if self._question_open else [QUESTION]
+        self._question_open = True
+        return said
 
     def _loop(
         self,
@@ -218,7 +270,7 @@ class RunWatch:
 
     def _lines(self) -> list[Line]:
         width = (self._console.note_width or DEFAULT_COLUMNS) - 1
-        saying = self._sayings[min(2, len(self.signals))]
+        saying = QUESTION if self._question_open else self._sayings[min(2, len(self.signals))]
         keys = self._keys_text if self._offers_keys or self._bond.looks_on else ""
         return self.run.lines(width, draw=self._console.draws_blocks, saying=saying, keys=keys)
 
@@ -234,6 +286,9 @@ class RunWatch:
         said: list[str] = []
         if self._bond.looks_on:
             return said
+        asked = self._asks()
+        if asked is not None:
+            return asked
         for number in self.signals[self._passed_on : 2]:
             self._passed_on += 1
             said.append(self._sayings[self._passed_on])

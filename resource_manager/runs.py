@@ -19,6 +19,7 @@ from brain.ml.checkpoint_files import list_checkpoints, step_of
 from brain.ml.process_group import host_name
 from brain.ml.training_job import TrainingJob, save_job
 from resource_manager.remote_record import read_record
+from resource_manager.rental.rental_record import UNPROVEN, read_rental, rented_where
 from tools_utilities.errors import DataNotFoundError, UsageError
 from tools_utilities.json_text import decode_json
 from tools_utilities.run_words import is_run_name, said_run
@@ -177,7 +178,8 @@ def read_run(run_dir: Path, *, clock: Callable[[], float] = time.time) -> RunInf
     step, start, end = (latest.get(name, {}) for name in ("step", "start", "end"))
     error = latest.get("error", {})
     last = events[-1] if events else {}
-    status = _status(run_dir, last, clock())
+    now = clock()
+    status = _status(run_dir, last, now)
     code = last.get("exit_code") if last.get("event") in {"end", "error"} else None
     progress = end if status in {"finished", "interrupted"} and end else step
     job_file = run_dir / run_files.JOB_FILE
@@ -199,7 +201,8 @@ def read_run(run_dir: Path, *, clock: Callable[[], float] = time.time) -> RunInf
         reason=_reason(status, end, error),
         exit_code=code if status != "running" else None,
         checkpoint_step=_checkpoint_step(run_dir, latest.get("checkpoint", {}).get("step")),
-        where="local" if elsewhere is None else elsewhere.remote.where,
+        where=rented_where(run_dir, now)
+        or ("local" if elsewhere is None else elsewhere.remote.where),
     )
 
 
@@ -289,8 +292,10 @@ def _decoded(lines: list[bytes]) -> list[dict[str, Any]]:
 
 
 def _status(run_dir: Path, last: dict[str, Any], now: float) -> str:
-    elsewhere = read_record(run_dir)
-    if elsewhere is not None and not elsewhere.ended:
+    elsewhere, rental = read_record(run_dir), read_rental(run_dir)
+    # Its machine may still be being made; what costs money counts as running.
+    costs = rental is not None and not rental.is_over and rental.state != UNPROVEN
+    if costs or (elsewhere is not None and not elsewhere.ended):
         return "running"
     # The processes of an earlier start here say nothing of one elsewhere.
     process = run_files.read_process(run_dir) if elsewhere is None else None

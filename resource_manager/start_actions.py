@@ -20,6 +20,14 @@ from tools_utilities.errors import UsageError
 from tools_utilities.terminal_text import Line, with_commands
 
 
+def _cost(machine: Machine, plan: Plan) -> list[tuple[str, str]]:
+    if machine.price is None:
+        return []
+    from resource_manager.rental.rental_terms import cost_line
+
+    return [cost_line(machine.price, plan.earlier_seconds)]
+
+
 class StartActions(DataActions):
     """From a plan to a run, on this machine or another."""
 
@@ -50,7 +58,7 @@ class StartActions(DataActions):
         problem = device_problem(job, machine.accelerators, plan.canonical, plan.flags)
         plan = msgspec.structs.replace(
             plan,
-            machine=machine.facts,
+            machine=(*machine.facts, *_cost(machine, plan)),
             # Once: a saved plan has them already.
             warnings=tuple(dict.fromkeys((*plan.warnings, *machine.warnings))),
         )

@@ -152,6 +152,8 @@ def _write_programs(folder: Path, port: int) -> None:
         f"  UserKnownHostsFile {folder}/known_hosts\n  GlobalKnownHostsFile none\n"
         # What people have in theirs, and a helper's connection must not trip over.
         "  RemoteCommand tmux attach\n  RequestTTY yes\n"
+        # The same machine by its address, as somebody who rents it is given it.
+        f"Host 127.0.0.1\n  IdentityFile {folder}/user_key\n  IdentitiesOnly yes\n"
     )
     programs = folder / "bin"
     programs.mkdir()

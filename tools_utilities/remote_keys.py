@@ -5,13 +5,26 @@ from tools_utilities.setting_key import plain_key as _key
 from tools_utilities.setting_key import slot_key as _slot
 
 REMOTE_KEYS: tuple[SettingKey, ...] = (
-    _slot("where", "text", "Where to run: local or ssh:HOST.", default="local"),
+    _slot("where", "text", "Where to run: local, ssh:HOST or vast.", default="local"),
     _slot("gpu_type", "text", "GPU model to rent."),
     _slot("spot", "bool", "Rent interruptible machines."),
     _slot(
         "max_price_hour", "float", "Highest price an hour, in dollars.", minimum=0, exclusive=True
     ),
     _slot("max_cost", "float", "Most the run may cost, in dollars.", minimum=0, exclusive=True),
+    _key(
+        "rental_image",
+        "text",
+        "Image that a rented machine starts with.",
+        default="vastai/pytorch:@vastai-automatic-tag",
+    ),
+    _key(
+        "rental_disk_gb",
+        "float",
+        "Disk of a rented machine, in GB (10^9).",
+        default=50.0,
+        minimum=10,
+    ),
     _key("remote_python", "text", "Python on the other machine.", default="python3"),
     _key("remote_folder", "text", "Quark's own folder on the other machine.", default="~/.quark"),
     _key(

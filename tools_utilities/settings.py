@@ -381,6 +381,8 @@ _OTHER_VARIABLES = tuple(
     EnvironmentVariable(name=name, meaning=meaning, setting=None)
     for name, meaning in (
         ("QUARK_LAUNCHER_PID", "Set for the processes of a run: the launcher that they end with."),
+        ("VAST_API_KEY", "The key of an account at vast.ai; sent to nobody else, shown nowhere."),
+        ("VAST_URL", "Address of vast's API; default `https://console.vast.ai`."),
         ("CI", "Ask nothing and draw nothing, as off a terminal."),
         ("NO_COLOR", "No colour."),
         ("TERM", "`dumb`: no colour and no animation."),

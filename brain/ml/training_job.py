@@ -34,11 +34,25 @@ class CheckpointTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """The run's own, relative to the store; ends in `/`."""
 
 
+class RentalTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a machine is rented for, and what it may cost."""
+
+    gpu_type: str | None = None
+    gpus: int = 1
+    spot: bool = False
+    max_price_hour: float
+    """Dollars; no dearer offer is taken."""
+    max_cost: float | None = None
+    """Dollars, of the whole run."""
+    image: str
+    disk_gb: float
+
+
 class Remote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The machine that a job was launched on, and how Quark is set up there."""
 
     where: str
-    """`ssh:HOST`, as the command says it."""
+    """`ssh:HOST` or `vast`, as the command says it."""
     python: str = "python3"
     """The Python there that Quark's own environment is made with."""
     packages: str = "install"
@@ -50,6 +64,10 @@ class Remote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     `none`: the machine has its own."""
     variables: tuple[str, ...] = ()
     """Names of further environment variables to send."""
+    terms: RentalTerms | None = None
+    """Of a machine that is rented for the run."""
+    known_hosts: str | None = None
+    """File for the host key of a machine that nobody can know yet: the first key seen is the one."""
 
 
 class Every(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,7 +1,14 @@
 """List machines for rent, cheapest first."""
 
+from typing import Any
+
 from knowledge_hub.intent import Intent
 from knowledge_hub.slots import OFFER_SLOTS
+
+
+def _run(reading: Any, resources: Any) -> int:
+    return int(resources.offers(reading))
+
 
 INTENT: Intent = Intent(
     name="offers",
@@ -11,4 +18,5 @@ INTENT: Intent = Intent(
         "prices on vast",
     ),
     slots=OFFER_SLOTS,
+    run=_run,
 )

@@ -59,8 +59,16 @@ class SshTarget:
 
     name = "ssh"
 
-    def __init__(self, tell: Tell = _quiet, *, may_ask: bool = False) -> None:
+    def __init__(
+        self,
+        tell: Tell = _quiet,
+        *,
+        may_ask: bool = False,
+        deadline_seconds: float | None = None,
+    ) -> None:
+        """`deadline_seconds`: what a run may take from its launch on, enforced over there."""
         self._tell = tell
+        self._deadline_seconds = deadline_seconds
         self._may_ask = may_ask
         self._host: RemoteHost | None = None
 
@@ -70,7 +78,7 @@ class SshTarget:
 
     def plan(self, job: TrainingJob) -> LaunchPlan:
         """As of LaunchTarget."""
-        remote = _remote_of(job)
+        remote = remote_in(job)
         check_shipping(job)
         run = f"{remote.folder}/{RUNS_FOLDER}/{job.name}"
         return LaunchPlan(
@@ -82,19 +90,19 @@ class SshTarget:
 
     def look(self, job: TrainingJob) -> Machine:
         """As of LaunchTarget."""
-        remote = _remote_of(job)
+        remote = remote_in(job)
         sent = sent_variables(job)
         specs = [travelling_spec(spec) for spec in specs_of(job)]
         endpoints = tuple(dict.fromkeys(filter(None, map(endpoint_of, specs))))
         host = self._connected(remote)
         found = {**host.look(endpoints), "folder": host.folder}
         run = f"{host.folder}/{RUNS_FOLDER}/{job.name}-…"
-        return machine_of(job, found, sent, wheel_bytes=len(_wheel_for(job).data), run=run)
+        return machine_of(job, found, sent, wheel_bytes=len(wheel_for(job).data), run=run)
 
     def launch(self, plan: LaunchPlan) -> RunHandle:
         """As of LaunchTarget."""
         job = plan.job
-        remote, run_dir = _remote_of(job), Path(job.run_dir)
+        remote, run_dir = remote_in(job), Path(job.run_dir)
         record = RemoteRecord(
             remote=remote,
             # Every launch has a folder of its own: nothing of an earlier one is taken for it.
@@ -201,6 +209,12 @@ class SshTarget:
             self.close()
         return self._connected(record.remote).ask(op, run=record.run, **fields)[0]
 
+    def break_off(self) -> None:
+        """End the connection now, from any thread: who waits for an answer gets OutOfReachError."""
+        host = self._host
+        if host is not None:
+            host.break_off()
+
     def close(self) -> None:
         """End the connection, if one is open."""
         if self._host is not None:
@@ -226,15 +240,14 @@ class SshTarget:
 
     def _start(self, host: RemoteHost, job: TrainingJob, record: RemoteRecord, sent: Sent) -> int:
         """Send everything and start the supervisor; returns its process number there."""
-        wheel = _wheel_for(job)
+        wheel = wheel_for(job)
         python, code = self._installed(host, wheel)
         cache_dir = None if job.cache_dir is None else host.there(job.cache_dir)
         shipment = shipment_of(job, f"{host.folder}/{record.run}", cache_dir)
         self._send(host, record.run, shipment)
-        deadline = None  # nobody bills this machine; a rented one is given its own end
         answer, _ = host.ask(
             "start", msgspec.json.encode(sent.variables), run=record.run, python=python, code=code,
-            deadline_seconds=deadline,
+            deadline_seconds=self._deadline_seconds,
         )  # fmt: skip
         return int(answer["pid"])
 
@@ -270,11 +283,13 @@ class SshTarget:
             host.put(f"{run}/{pointed[0]}", io.BytesIO(pointed[1]))
 
 
-def _wheel_for(job: TrainingJob) -> Wheel:
+def wheel_for(job: TrainingJob) -> Wheel:
+    """Return the wheel that a job is shipped with."""
     return build_wheel(("hf",) if is_hf(job.model) else ())
 
 
-def _remote_of(job: TrainingJob) -> Remote:
+def remote_in(job: TrainingJob) -> Remote:
+    """Return the machine that a job names."""
     if job.remote is None:
         raise UsageError("this job names no machine", hint="Say where: on ssh host NAME.")
     return job.remote

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from brain.ml.training_job import DataSource, Remote, TrainingJob
+from brain.ml.training_job import DataSource, Remote, RentalTerms, TrainingJob
 from resource_manager.launch_places import target_of
 from resource_manager.launch_target import LaunchTarget
 from resource_manager.launch_targets.local import LAUNCH_TARGET as LOCAL
@@ -21,7 +21,12 @@ from tools_utilities.plugins import load_plugins
 TARGETS = load_plugins("resource_manager.launch_targets", "LAUNCH_TARGET")
 
 
-WHERE = {"local": None, "ssh": Remote(where="ssh:gpu-box")}
+TERMS = RentalTerms(max_price_hour=2.0, max_cost=15.0, image="pytorch", disk_gb=50.0)
+WHERE = {
+    "local": None,
+    "ssh": Remote(where="ssh:gpu-box"),
+    "vast": Remote(where="vast", terms=TERMS),
+}
 """A place of each target."""
 
 
@@ -41,7 +46,11 @@ def test_plan_is_pure(tmp_path: Path, target: LaunchTarget, processes: int):
     assert list(tmp_path.iterdir()) == []
     assert dict(os.environ) == variables
     assert plan.argv[-1].endswith("/job.yaml")
-    assert plan.price is None  # nobody bills what is one's own
+    # Nobody bills what is one's own.
+    assert (plan.price is not None) == (target.name == "vast")
+    if plan.price is not None:
+        assert (plan.price.dollars_per_hour, plan.price.max_dollars) == (2.0, 15.0)
+        assert plan.price.max_seconds == 7.5 * 3600
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)

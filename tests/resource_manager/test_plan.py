@@ -191,7 +191,9 @@ def test_one_epoch_unless_another_limit_is_given(tmp_path):
 @pytest.mark.parametrize(
     "overrides",
     [
+        {"where": "aws"},
         {"where": "vast"},
+        {"where": "vast", "max_price_hour": "2"},
         {"partition": "adaptive"},
         {"gpu_type": "A100"},
         {"betas": "0.9"},

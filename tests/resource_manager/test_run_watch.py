@@ -1,16 +1,18 @@
 """Watching a run: what is shown, which signals are passed on, how it ends."""
 
+import contextlib
 import io
 import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from resource_manager.live_view import LiveRun, flow
 from resource_manager.run_summary import summary_lines
-from resource_manager.run_watch import MetricsTail, RunWatch, last_log_lines, read_events
+from resource_manager.run_watch import Bond, MetricsTail, RunWatch, last_log_lines, read_events
 from tools_utilities.console import Console, Surroundings
 from tools_utilities.errors import UsageError
 from tools_utilities.terminal_text import plain, width_of
@@ -169,6 +171,68 @@ def test_a_signal_during_the_launch_reaches_the_run(tmp_path):
     watched = RunWatch("fox-1", handle.metrics, console, sleep=lambda _seconds: None)
     assert watched.follow(launch) == 130
     assert handle.calls == ["interrupt"]
+
+
+def watch_rented(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    script: list[Any],
+    keys: list[str],
+    *,
+    can_ask: bool = True,
+) -> tuple[int, list[str], list[int], str]:
+    """Watch a run that costs money; `keys`: what is typed at each look."""
+    said = io.StringIO()
+    console = Console(Surroundings(), stdin=io.StringIO(), stdout=io.StringIO(), stderr=said)
+    console.can_ask = can_ask
+    handle = ScriptedRun(tmp_path / "metrics.jsonl", *script)
+    left: list[int] = []
+    bond = Bond(asks=True, leave=lambda: left.append(1))
+    watched = RunWatch("fox-1", handle.metrics, console, bond=bond, sleep=lambda _seconds: None)
+    typed = iter(keys)
+    listening = contextlib.nullcontext(lambda: next(typed, ""))
+    monkeypatch.setattr(RunWatch, "_keys", lambda _self: listening)
+    code = watched.follow(lambda: handle)
+    return code, handle.calls, left, said.getvalue()
+
+
+INT = signal.SIGINT
+
+
+@pytest.mark.parametrize(
+    ("script", "keys", "code", "calls", "left"),
+    [
+        ([INT, None, None, 130], ["", "", "s"], 130, ["interrupt"], []),
+        ([INT, None, None], ["", "x", "k"], 0, [], [1]),
+        ([INT, None, None, None, 0], ["", "c"], 0, [], []),
+        ([INT, None, INT, None, 130], [], 130, ["interrupt"], []),
+        ([INT, None, INT, None, INT, None, 137], [], 137, ["interrupt", "kill"], []),
+        ([INT, None, INT, None, 130], ["", "c", "", "s"], 130, ["interrupt"], []),
+        ([signal.SIGTERM, None, 143], [], 143, ["terminate"], []),
+    ],
+)
+def test_ctrl_c_at_a_run_that_costs_money_asks(
+    tmp_path, monkeypatch, script, keys, code, calls, left
+):
+    told = watch_rented(tmp_path, monkeypatch, script, keys)
+    assert told[:3] == (code, calls, left)
+    assert told[3].count("It is on a rented machine") == min(1, script.count(INT)) + keys.count(
+        "c"
+    ) * (script.count(INT) > 1)
+
+
+@pytest.mark.parametrize(("script", "keys"), [([None, None, 0], ["d"]), ([INT, None, 0], ["k"])])
+def test_a_machine_that_is_being_made_cannot_be_left(tmp_path, monkeypatch, script, keys):
+    monkeypatch.setattr(ScriptedRun, "can_leave", False, raising=False)
+    code, calls, left, said = watch_rented(tmp_path, monkeypatch, script, keys)
+    assert (code, calls, left) == (0, [], [])
+    assert "no run to leave going yet" in said
+
+
+def test_where_nobody_can_be_asked_ctrl_c_saves_and_stops(tmp_path, monkeypatch):
+    code, calls, _, said = watch_rented(tmp_path, monkeypatch, [INT, None, 130], [], can_ask=False)
+    assert (code, calls) == (130, ["interrupt"])
+    assert "rented" not in said
 
 
 def test_a_failing_watcher_leaves_no_run_behind(tmp_path):

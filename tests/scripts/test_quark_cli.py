@@ -104,7 +104,8 @@ BAD_OVERRIDES = [
     ("lr", ""),
     ("bucket=not a bucket", ""),
     ("betas=0.9", "0.9,0.95"),
-    ("where=vast", ""),
+    ("where=aws", ""),
+    ("where=vast", "under $2 an hour"),
 ]
 
 

@@ -2,8 +2,10 @@
 
 import json
 
+import msgspec
 import pytest
 
+from knowledge_hub.hub import intents
 from tests.projects import write_group
 from tools_utilities.scripts.quark_cli import run_program
 
@@ -61,7 +63,9 @@ def test_why_before_any_run(folder, capsys):
         assert (told["value"], told["why"]) == (7, ["quark.yaml"])
 
 
-def test_then_is_planned_as_one_and_refused_as_one(folder, capsys):
+def test_then_is_planned_as_one_and_refused_as_one(folder, capsys, monkeypatch):
+    later = msgspec.structs.replace(intents()["offers"], run=None)
+    monkeypatch.setitem(intents(), "offers", later)
     assert run_program([f"{TRAIN} then show the last run", "--plan"]) == 0
     assert "after it: quark show the last run" in capsys.readouterr().err
     assert run_program([f"{TRAIN} then prices on vast"]) == 2

@@ -17,7 +17,7 @@ import pytest
 
 from brain.ml import checkpoint_files
 from brain.ml.checkpoint_files import Complete, record_of
-from brain.ml.training_job import CheckpointTarget, DataSource, Remote, TrainingJob
+from brain.ml.training_job import CheckpointTarget, DataSource, Remote, RentalTerms, TrainingJob
 from resource_manager.accelerators import Accelerators
 from resource_manager.launch_targets.ssh import LAUNCH_TARGET, SshTarget
 from resource_manager.quark_wheel import build_wheel
@@ -91,7 +91,10 @@ def settings_of(tmp_path: Path, **overrides: Any):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ({"where": "vast"}, "only `local` and `ssh:HOST`"),
+        ({"where": "aws"}, "only `local`, `ssh:HOST` and `vast`"),
+        ({"where": "vast", "max_cost": "5"}, "nobody said what the machine may cost an hour"),
+        ({"where": "vast", "max_price_hour": "2"}, "nobody said what ends the renting"),
+        ({"where": "vast", "max_price_hour": "2", "max_cost": "5", "nodes": "2"}, "one node"),
         ({"where": "ssh:box", "max_cost": "5"}, "only rented machines have that"),
         ({"where": "ssh:box", "nodes": "2"}, "one node"),
         ({"where": "ssh:box", "remote_env": "A=secret"}, "not the name of a variable"),
@@ -113,6 +116,32 @@ def test_a_place_and_its_settings_say_the_same(tmp_path):
     assert given.keys() - {"where"} == REMOTE_SETTINGS.keys()
     assert remote_of(settings_of(tmp_path)) is None
     assert changed_place(None, remote) == ("where: ssh:box → local",)
+    assert changed_place(remote, remote) == ()
+
+
+def test_what_an_earlier_machine_was_rented_for_is_no_mistake_elsewhere(tmp_path):
+    told = settings_of(tmp_path, where="ssh:box", max_cost="5")
+    earlier = msgspec.structs.replace(told, sources=told.sources | {"max_cost": "run fox-1"})
+    remote = remote_of(earlier)
+    assert remote is not None
+    assert (remote.where, remote.terms) == ("ssh:box", None)
+
+
+def test_a_rented_place_and_its_settings_say_the_same(tmp_path):
+    given = {
+        "where": "vast", "gpu_type": "H100", "gpus": "2", "spot": "true", "max_price_hour": "2.5",
+        "max_seconds": "3600", "rental_image": "x/y:z", "rental_disk_gb": "80",
+    }  # fmt: skip
+    remote = remote_of(settings_of(tmp_path, **given))
+    assert remote is not None
+    assert remote.terms == RentalTerms(
+        gpu_type="H100", gpus=2, spot=True, max_price_hour=2.5, image="x/y:z", disk_gb=80.0
+    )
+    back = {name: value for name, value in settings_of_remote(remote).items() if value is not None}
+    again = remote_of(
+        settings_of(tmp_path, max_seconds="3600", **{k: str(v) for k, v in back.items()})
+    )
+    assert again == remote
     assert changed_place(remote, remote) == ()
 
 
