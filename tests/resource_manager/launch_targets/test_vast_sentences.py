@@ -81,6 +81,7 @@ def secrets_in(folder: Path) -> list[Path]:
     return [path for path in files if any(text in path.read_bytes() for text in texts)]
 
 
+@pytest.mark.nightly
 def test_a_sentence_rents_trains_brings_and_destroys(project, quark, store, machine, fake):
     planned = quark(sentence(store, "for 6 steps"), "--plan")
     assert planned.returncode == 0, planned.stderr
