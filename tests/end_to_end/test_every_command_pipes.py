@@ -131,7 +131,7 @@ def carried_out(project: Path, argvs: list[list[str]], stdin: int | None, *prefi
 
 def check_plain(argv: list[str], code: int, out: bytes, err: bytes) -> None:
     about = (argv, code, out, err)
-    assert code in {0, 2, 3, 5}, about
+    assert code in {0, 2, 3, 4, 5}, about
     assert b"\x1b" not in out + err, about
     assert b"Traceback" not in err, about
     assert b"[Y/n]" not in err, about

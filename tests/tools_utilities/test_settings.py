@@ -162,6 +162,8 @@ def test_every_key_is_read_from_its_variable(project: Path, key: str):
     }  # fmt: skip
     setting = next(k for k in SETTING_KEYS if k.name == key)
     text = setting.choices[-1] if setting.choices else kinds[setting.kind]
+    if setting.kind == "float" and (setting.minimum or 0) > float(text):
+        text = str(setting.minimum)
 
     settings = load(project, {f"QUARK_{key.upper()}": text})
 
