@@ -255,36 +255,24 @@ def ranks(config, out):
 
 def save(config, out):
     """Deliver some batches, and keep the loader's state after the last of them."""
+    import torch
+
     loader = LOADERS[config["loader"]](config)
     for number, batch in enumerate(loader, start=1):
         out.take(batch)
         if number == config["batches"]:
-            Path(config["state"]).write_text(json.dumps(loader.state_dict(), default=_plain))
+            torch.save(loader.state_dict(), config["state"])
             break
 
 
 def resume(config, out):
     """Go on from the state, with as many workers as are asked for."""
+    import torch
+
     loader = LOADERS[config["loader"]](config)
-    loader.load_state_dict(json.loads(Path(config["state"]).read_text(), object_hook=_rich))
+    loader.load_state_dict(torch.load(config["state"], weights_only=True))
     for batch in loader:
         out.take(batch)
-
-
-def _plain(value):
-    import base64
-    import pickle
-
-    return {"pickled": base64.b64encode(pickle.dumps(value)).decode()}
-
-
-def _rich(value):
-    import base64
-    import pickle
-
-    if set(value) == {"pickled"}:
-        return pickle.loads(base64.b64decode(value["pickled"]))  # noqa: S301 - of this program, seconds ago
-    return value
 
 
 MODES = {"epoch": epoch, "twice": twice, "ranks": ranks, "save": save, "resume": resume}

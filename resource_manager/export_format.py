@@ -49,6 +49,10 @@ class ExportFormat(Protocol):
     """Whether files that the run needs (a model, a tokenizer) can go along."""
     run_root: str
     """Folder of runs there; empty: as here."""
+    needs_gpu_type: bool
+    """Whether GPUs cannot be asked for without their name."""
+    credentials: str
+    """How the run gets the variables that its stores are reached with."""
 
     def texts(self, export: Export) -> Mapping[str, str]:
         """Return the files beside the job, by name."""

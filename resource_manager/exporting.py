@@ -12,6 +12,7 @@ from brain.ml.training_job import Remote, TrainingJob
 from resource_manager.accelerators import Accelerators
 from resource_manager.export_format import Export, ExportFormat
 from resource_manager.quark_wheel import Wheel, build_wheel
+from resource_manager.remote_credentials import GOOGLE_KEY, S3_SCHEMES
 from resource_manager.remote_shipping import check_shipping, shipment_of
 from tools_utilities.console import SCHEMA, Console
 from tools_utilities.errors import InputNeededError, UsageError
@@ -28,9 +29,8 @@ RENTED = ("gpu_type", "spot")
 """Settings that a scheduler is asked for."""
 _CONSTRAINTS = "constraints.txt"
 _VARIABLES = {
-    "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
-    "r2": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
-    "gs": ("GOOGLE_SERVICE_ACCOUNT_KEY",),
+    **dict.fromkeys(S3_SCHEMES, ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")),
+    "gs": (GOOGLE_KEY,),
     "az": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"),
 }
 
@@ -111,9 +111,14 @@ def exported(job: TrainingJob, target: ExportFormat, asked: Asked) -> Exported:
     """Return a job as it runs there, the files that go with it, and Quark where it is shipped.
 
     Raises:
+        InputNeededError: nothing says which GPUs, and the scheduler must know.
         UsageError: the job needs what is only on this machine.
     """
     check_job(job, job.processes * job.nodes)
+    if asked.gpus and target.needs_gpu_type and asked.gpu_type is None:
+        raise InputNeededError(
+            f"{target.name} needs the name of the GPUs", hint=f"Say which: on {asked.gpus} a100s."
+        )
     meeting = FIRST_NODE if job.nodes > 1 else None
     # Started again by the scheduler, it goes on.
     job = msgspec.structs.replace(
@@ -190,18 +195,15 @@ def export_notes(target: ExportFormat, export: Export) -> list[str]:
     """Return what whoever submits it must know."""
     notes = []
     if export.variables:
-        how = {
-            "slurm": "in the environment of sbatch",
-            "kubernetes": "as keys of the secret quark-credentials",
-            "skypilot": "as --secret of sky",
-        }.get(target.name, "there")
-        notes.append(f"credentials: {', '.join(export.variables)} {how}; none is in the files")
+        notes.append(
+            f"credentials: {', '.join(export.variables)} {target.credentials}; none is in the files"
+        )
     if target.ships and export.job.checkpoints is None:
         notes.append(
             f"checkpoints stay in {export.folder} and go with the machine:"
             " with checkpoint_dir=s3://… a run that is started again goes on"
         )
-    if target.name == "slurm":
+    if not target.ships:
         notes.append(
             f"the nodes need {shlex.quote(export.folder)} and this Python under these paths"
         )

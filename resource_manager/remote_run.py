@@ -16,7 +16,6 @@ from resource_manager.remote_host import OutOfReachError, RemoteHost
 from resource_manager.remote_mirror import RunMirror
 from resource_manager.remote_record import ENDED, read_record, try_mirror_lock
 from resource_manager.runs import last_events
-from tools_utilities.errors import MachineError
 from tools_utilities.file_locks import HeldFile  # noqa: TC001 - the style here: plain imports
 from tools_utilities.run_words import said_run
 
@@ -61,7 +60,7 @@ class RemoteRun:
         self._asked: queue.Queue[tuple[str, str]] = queue.Queue()
         self._news: queue.Queue[str] = queue.Queue()
         self._code: int | None = None
-        self._error: MachineError | OSError | None = None
+        self._error: BaseException | None = None
         self._ended = threading.Event()
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="quark-mirror", daemon=True)
@@ -126,7 +125,7 @@ class RemoteRun:
     def _follow(self) -> None:
         try:
             self._code = self._until_ended()
-        except (MachineError, OSError) as error:
+        except BaseException as error:  # noqa: BLE001 - carried to whoever polls, who would wait for ever
             self._error = error
         finally:
             self._drop_host()

@@ -36,6 +36,8 @@ class Kubernetes:
     ships = True
     sends_files = False
     run_root = RUN_FOLDER
+    needs_gpu_type = False
+    credentials = f"as keys of the secret {SECRET}"
 
     def texts(self, export: Export) -> Mapping[str, str]:
         """Return the manifest and the recipe of its image."""

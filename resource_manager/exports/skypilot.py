@@ -24,6 +24,8 @@ class SkyPilot:
     ships = True
     sends_files = True
     run_root = f"{FOLDER}/runs"
+    needs_gpu_type = True
+    credentials = "as --secret of sky"
 
     def texts(self, export: Export) -> Mapping[str, str]:
         """Return the task."""
@@ -68,7 +70,7 @@ def _told(export: Export) -> str:
 def _resources(export: Export) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if export.gpus:
-        found["accelerators"] = f"{export.gpu_type or 'A100'}:{export.gpus}"
+        found["accelerators"] = f"{export.gpu_type}:{export.gpus}"
     else:
         found["cpus"] = f"{max(2, export.job.processes * (1 + export.job.workers))}+"
     if export.spot:

@@ -24,6 +24,8 @@ class Slurm:
     ships = False
     sends_files = False
     run_root = ""
+    needs_gpu_type = False
+    credentials = "in the environment of sbatch"
 
     def texts(self, export: Export) -> Mapping[str, str]:
         """Return the script."""

@@ -315,6 +315,12 @@ def test_a_task_names_what_it_needs_and_no_secret(project, bucket, tmp_path):
     assert task["setup"].count(next(name for name in found if name.endswith(".whl"))) == 1
 
 
+def test_no_gpu_is_guessed(project, bucket, tmp_path):
+    manager, *_ = make_manager(project)
+    with pytest.raises(InputNeededError, match="skypilot needs the name of the GPUs"):
+        manager.export(Said(data=[bucket], format="skypilot", gpus=4, batch_size=64))
+
+
 def test_a_task_runs_where_its_folder_was_sent(project, bucket, tmp_path):
     out = tmp_path / "out"
     found = exported(project, str(out), data=[bucket], format="skypilot", name="fox-1", **TINY)

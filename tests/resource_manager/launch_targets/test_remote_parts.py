@@ -558,6 +558,17 @@ def test_a_machine_out_of_reach_is_waited_for_and_then_given_up(mirror):
     assert "trying again" in run.news()[0]
 
 
+def test_whatever_ends_the_watching_is_told_to_who_polls(mirror):
+    def connect() -> RemoteHost:
+        raise ZeroDivisionError
+
+    run = RemoteRun(1, mirror, connect)
+    with pytest.raises(ZeroDivisionError):
+        run.wait(30)
+    with pytest.raises(ZeroDivisionError):
+        run.poll()
+
+
 def test_what_is_asked_is_asked_again_after_a_break_and_takes_effect_once(there, mirror):
     host = Direct(there)
     token = "t"
