@@ -39,8 +39,8 @@ from resource_manager.rental.rental_record import (
 )
 from resource_manager.rental.rental_terms import check_disk, price_lines, price_of, wish_of_terms
 from resource_manager.rental.rented_run import RentedRun
-from resource_manager.rental.renting import Rental, Times
-from tools_utilities.errors import MachineError, UsageError
+from resource_manager.rental.renting import Rental, Times, still_billed
+from tools_utilities.errors import MachineError, StillBilledError, UsageError
 from tools_utilities.process_environment import environment_now
 from tools_utilities.terminal_text import human_bytes
 
@@ -138,6 +138,7 @@ class VastTarget:
                 run.await_running(self._tell)
             except BaseException:
                 run.kill()
+                run.check_gone()
                 raise
         return run
 
@@ -267,6 +268,10 @@ class LookKeeper:
     def seconds_left(self) -> float:
         """As of Keeper; who looks on ends nothing."""
         return float("inf")
+
+    def unproven(self) -> StillBilledError:
+        """As of Keeper; who looks on never waits for the end."""
+        return still_billed((), "", rental_of(self._run_dir).label, "vast")
 
     def end(self) -> str:
         """As of Keeper."""

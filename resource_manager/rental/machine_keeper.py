@@ -26,7 +26,15 @@ from resource_manager.rental.rental_record import (
 )
 from resource_manager.rental.rental_terms import cap_seconds, own_end, wish_of_terms
 from resource_manager.rental.rented_run import COLLECT_SECONDS, RentedRun
-from resource_manager.rental.renting import GONE_WORDS, BootError, Rental, Times, Watch, label_of
+from resource_manager.rental.renting import (
+    GONE_WORDS,
+    BootError,
+    Rental,
+    Times,
+    Watch,
+    label_of,
+    still_billed,
+)
 from tools_utilities.errors import (
     ChangedError,
     MachineError,
@@ -159,6 +167,13 @@ class LaunchKeeper:
     def seconds_left(self) -> float:
         """As of Keeper."""
         return self._record.began_at + self._record.cap_seconds - time.time()
+
+    def unproven(self) -> StillBilledError:
+        """As of Keeper."""
+        record = self._record
+        return still_billed(
+            record.instances, "its end was not seen in time", record.label, self._api.host
+        )
 
     def end(self) -> str:
         """As of Keeper."""

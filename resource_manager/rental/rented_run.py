@@ -13,7 +13,7 @@ from typing import Protocol
 
 from resource_manager.launch_target import RunHandle
 from resource_manager.rental.renting import CancelledError
-from tools_utilities.errors import MachineError
+from tools_utilities.errors import MachineError, StillBilledError
 
 POLL_SECONDS = 0.25
 COLLECT_SECONDS = 300.0
@@ -57,6 +57,10 @@ class Keeper(Protocol):
         """
         ...
 
+    def unproven(self) -> StillBilledError:
+        """Return what to say of a machine whose end nobody has waited for long enough."""
+        ...
+
 
 class RentedRun:
     """The handle of a run on a rented machine."""
@@ -67,8 +71,18 @@ class RentedRun:
         *,
         looks_on: bool = False,
         sleep: Callable[[float], None] = time.sleep,
+        leave_seconds: float = LEAVE_SECONDS,
     ) -> None:
-        """`looks_on`: it is another process's; it ends here only when it has ended."""
+        """Prepare.
+
+        Args:
+            keeper: Sees to the machine.
+            looks_on: It is another process's; it ends here only when it has ended.
+            sleep: Waits between two looks.
+            leave_seconds: What a machine gets to be gone when nobody watches on.
+        """
+        self._leave_seconds = leave_seconds
+        self._was_told = False
         self.pid = 0
         self._keeper = keeper
         self._looks_on = looks_on
@@ -93,6 +107,7 @@ class RentedRun:
         if not self._ended.is_set():
             return None
         if self._error is not None:
+            self._was_told = True
             raise self._error
         return self._code
 
@@ -115,7 +130,18 @@ class RentedRun:
         """As of RunHandle; waits until the machine is gone, which nobody else would see to."""
         self._ask("kill")
         if not self._looks_on:
-            self._ended.wait(LEAVE_SECONDS)
+            self._ended.wait(self._leave_seconds)
+
+    def check_gone(self) -> None:
+        """Say, once, what may still be billed after the run was ended.
+
+        Raises:
+            StillBilledError: the machine could not be shown to be gone, or not in time.
+        """
+        if not self._ended.is_set():
+            raise self._keeper.unproven()
+        if isinstance(self._error, StillBilledError) and not self._was_told:
+            self.poll()
 
     def news(self) -> list[str]:
         """As of RunHandle."""
@@ -158,11 +184,11 @@ class RentedRun:
         Raises:
             StillBilledError: it could not be shown to be gone.
         """
-        if self._running.is_set() or self._looks_on or self._ended.is_set():
+        if self._looks_on or (self._running.is_set() and not self._ended.is_set()):
             return
-        self._ask("kill")
-        if self._ended.wait(LEAVE_SECONDS) and self._error is not None:
-            raise self._error
+        if not self._ended.is_set():
+            self.kill()
+        self.check_gone()
 
     def _ask(self, name: str) -> None:
         if not self._looks_on:

@@ -6,7 +6,7 @@ is only believed when the provider's list is free of the label.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -243,7 +243,9 @@ class Rental:
                     self._known -= asked
                     return tuple(sorted(asked))
             if self._clock() - began >= max(self._times.destroy, patient):
-                raise _billed(asked if left is None else left, problem, self.label, self._api.host)
+                raise still_billed(
+                    asked if left is None else left, problem, self.label, self._api.host
+                )
             self._sleep(min(self._times.look, 1.0))
 
     def _destroyed(self, number: int) -> str:
@@ -267,7 +269,9 @@ class Rental:
 _AGAIN = "Nothing of it is kept; run the same command again for another machine."
 
 
-def _billed(numbers: set[int], problem: str, label: str, host: str) -> StillBilledError:
+def still_billed(numbers: Iterable[int], problem: str, label: str, host: str) -> StillBilledError:
+    """Return the error that names what may still be there, and what to type."""
+    numbers = set(numbers)
     named = " ".join(str(number) for number in sorted(numbers))
     which = f"instances {named}" if numbers else f"whatever is labelled {label}"
     detail: dict[str, Any] = {"ids": sorted(numbers), "label": label}

@@ -60,9 +60,8 @@ def program(folder: Path, name: str, text: str) -> None:
 
 def run_script(path: Path, programs: Path, cwd: Path, **more: str) -> None:
     paths = os.pathsep.join([str(programs), os.environ["PATH"]])
-    environment = {**os.environ, "PATH": paths, "PYTHONPATH": str(Path.cwd()), **more}
     repository = str(Path(__file__).parents[2])
-    environment["PYTHONPATH"] = repository
+    environment = {**os.environ, "PATH": paths, "PYTHONPATH": repository, **more}
     done = subprocess.run(
         ["bash", str(path)], cwd=cwd, env=environment, capture_output=True, text=True, timeout=180,
         check=False,
@@ -326,12 +325,10 @@ def test_a_task_runs_where_its_folder_was_sent(project, bucket, tmp_path):
     found = exported(project, str(out), data=[bucket], format="skypilot", name="fox-1", **TINY)
     root = tmp_path / "machine"
     (root / "environment/bin").mkdir(parents=True)
-    (root / "environment/bin/python").symlink_to(sys.executable)
     job = (out / "job.yaml").read_text().replace(SKY_FOLDER, str(root))
     (out / "job.yaml").write_text(job.replace("/quark/cache", str(root / "cache")))
     script = tmp_path / "run"
     script.write_text(yaml.safe_load(found["task.yaml"])["run"].replace(SKY_FOLDER, str(root)))
-    (root / "environment/bin/python").unlink()
     program(root / "environment/bin", "python", f'exec {shlex.quote(sys.executable)} "$@"')
     run_script(script, tmp_path / "bin", out)
     assert last_event(root / "runs/fox-1")["step"] == 3

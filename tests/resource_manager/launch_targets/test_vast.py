@@ -280,6 +280,53 @@ def test_what_cannot_be_destroyed_is_exit_7_and_is_known_later(fake, target, mak
     assert (fake.ours(), target.verify_gone(run_dir)) == ([], ())
 
 
+def test_ctrl_c_in_a_detached_launch_tells_what_cannot_be_destroyed(
+    fake, target, make_rented, monkeypatch
+):
+    def interrupted(self, _tell):
+        wait_for(lambda: self.pid == 42 or fake.ours() != [], 10)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RentedRun, "await_running", interrupted)
+    fake.undying_all = True
+    job = make_rented(detach=True)
+    target.look(job)
+    with pytest.raises(StillBilledError, match="instances 7000 may still be there"):
+        target.launch(target.plan(job))
+    target.close()  # told once
+    fake.undying_all = False
+
+
+class StuckKeeper:
+    """Whose machine does not go in any time."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+
+    def begin(self, _run):
+        self.go_on.wait(30)
+        raise MachineError("broken off")
+
+    def cancel(self):
+        return None
+
+    def end(self):
+        return ""
+
+    def unproven(self):
+        return StillBilledError("instance 7 may still be there")
+
+
+def test_a_machine_whose_end_takes_too_long_is_told():
+    keeper: Any = StuckKeeper()
+    run = RentedRun(keeper, leave_seconds=0.05).start()
+    try:
+        with pytest.raises(StillBilledError, match="instance 7"):
+            run.leave()
+    finally:
+        keeper.go_on.set()
+
+
 def test_an_interrupt_is_heard_at_every_request(fake, target, make_rented, ssh):
     """Ctrl-C at whatever moment: the run ends as stopped, and nothing is left."""
     fake.boot = [None, "loading", "running"]
