@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from brain.ml.dataset_shards.epoch_reader import WINDOWS_AHEAD
 from brain.ml.dataset_shards.partition_strategy import Shard, World, find_strategy
 from brain.ml.dataset_shards.shuffle_order import Indices, LaneShape, choose_shape, deal_order
 from tools_utilities.errors import UsageError
 
-WINDOWS_OPENED_AHEAD = 3
 MAX_SPLITS = 2_000_000
 """More are joined: the simulation walks over each once an epoch."""
 
@@ -124,7 +124,7 @@ class SimulatedOrder:
     @property
     def most_open_bytes(self) -> int:
         """What lanes and windows hold open, those opened ahead included, were nothing cut coarser."""
-        windows = self.shape.num_lanes + WINDOWS_OPENED_AHEAD
+        windows = self.shape.num_lanes + WINDOWS_AHEAD
         largest = self.data.object_bytes / np.maximum(1, self.data.num_splits)
         return int(windows * self._window_splits * np.quantile(largest, 0.75))
 

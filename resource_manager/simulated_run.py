@@ -19,20 +19,21 @@ from heapq import heappop, heappush, heapreplace
 
 import numpy as np
 
+from brain.ml.dataset_shards.epoch_reader import WINDOWS_AHEAD
 from brain.ml.dataset_shards.shuffle_order import Indices
+from brain.ml.dataset_shards.window_reader import NUM_OPEN_THREADS
 from resource_manager.simulated_cache import SimulatedCache, Uses
 from resource_manager.simulated_link import EpochFigures, Link, RunSettings
-from resource_manager.simulated_order import WINDOWS_OPENED_AHEAD, Epoch, SimulatedOrder
+from resource_manager.simulated_order import Epoch, SimulatedOrder
+from tools_utilities.scripts.s3_streaming_manager import (
+    AHEAD_SHARE,
+    MEMORY_BYTES,
+    READ_AHEAD_BYTES,
+)
 from tools_utilities.use_plan import MAX_PLANNED
 
-OPEN_THREADS = 4
-"""Of each reader."""
-POOL_BYTES = 128 << 20
-"""Of memory, for whole objects where there is no cache …"""
 POOL_SHARE = 4
-"""… none of which is larger than a quarter of that."""
-READ_AHEAD_BYTES = 256 << 20
-CACHE_SHARE_AHEAD = 8
+"""Without a cache whole objects are held in memory, none larger than a quarter of what there is for them."""
 KEYS_PER_PAGE = 1000
 
 
@@ -85,7 +86,7 @@ class _Reader:
         self.node = node
         self._ahead = [now] * connections
         """When each thread that reads ahead is free …"""
-        self._openers = [now] * (OPEN_THREADS if connections else 1)
+        self._openers = [now] * (NUM_OPEN_THREADS if connections else 1)
         """… and each that opens splits, which fetches what no other thread has begun."""
         self.pending: list[int] = []
         """Windows that are announced and not asked for in full, the one needed first in front."""
@@ -136,7 +137,7 @@ class SimulatedRun:
             planned = order.is_by_turns and len(self._sizes) <= MAX_PLANNED
             known = "plan" if planned else "announced"
         self._planned = known == "plan"
-        budget = settings.cache_bytes if cached else POOL_BYTES
+        budget = settings.cache_bytes if cached else MEMORY_BYTES
         anywhere: set[int] = set()
         self._nodes = [
             _Node(
@@ -149,7 +150,7 @@ class SimulatedRun:
         ]
         self._ahead_bytes = READ_AHEAD_BYTES
         if cached:
-            self._ahead_bytes = min(READ_AHEAD_BYTES, settings.cache_bytes // CACHE_SHARE_AHEAD)
+            self._ahead_bytes = min(READ_AHEAD_BYTES, settings.cache_bytes // AHEAD_SHARE)
         self._now = 0.0
         self._number = 0
         self._next: Epoch | None = None
@@ -280,7 +281,7 @@ class _Pass:
 
     def _look_ahead(self, window: int, reader: _Reader, now: float) -> None:
         """Read ahead what one more window of this lane needs, and open those that come next."""
-        ahead = WINDOWS_OPENED_AHEAD
+        ahead = WINDOWS_AHEAD
         if self._settings.prefetch == 0:
             ahead = 0
         elif self._after_next[window] >= 0 and self._before[window] >= 0:

@@ -19,9 +19,10 @@ from resource_manager.job_settings import job_fields
 from resource_manager.order_looking import OrderLook
 from resource_manager.simulated_link import EpochFigures, Link, RunSettings
 from resource_manager.simulated_order import SimulatedData, SimulatedOrder, SimulatedWorld
-from resource_manager.simulated_run import POOL_BYTES, SimulatedRun
+from resource_manager.simulated_run import SimulatedRun
 from tools_utilities.errors import InputNeededError
 from tools_utilities.object_store import ObjectInfo
+from tools_utilities.scripts.s3_streaming_manager import MEMORY_BYTES
 from tools_utilities.settings import Settings
 from tools_utilities.terminal_text import (
     Line,
@@ -189,7 +190,7 @@ def simulate(
     epochs = job.epochs or 1.0
     count = min(math.ceil(epochs), MOST_PLAYED, 1 + MOST_OBJECTS_PLAYED // len(data.object_bytes))
     played = [run.epoch() for _ in range(count)]
-    memory = played[-1].open_bytes + (0 if job.cache_bytes else POOL_BYTES)
+    memory = played[-1].open_bytes + (0 if job.cache_bytes else MEMORY_BYTES)
     memory += INDEX_BYTES_PER_OBJECT * len(data.object_bytes)
     memory += INDEX_BYTES_PER_SPLIT * int(data.num_splits.sum() - len(data.num_splits))
     return Simulation(

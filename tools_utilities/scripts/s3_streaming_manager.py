@@ -39,9 +39,9 @@ from tools_utilities.use_plan import Places
 
 _LOGGER = logging.getLogger(__name__)
 _GB = 1_000_000_000
-_READ_AHEAD_BYTES = 256 << 20
-_AHEAD_SHARE = 8
-_MEMORY_BYTES = 128 << 20
+READ_AHEAD_BYTES = 256 << 20
+AHEAD_SHARE = 8
+MEMORY_BYTES = 128 << 20
 _BUFFER_BYTES = 1 << 20
 
 
@@ -56,9 +56,9 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     cache_bytes: int
     cache_policy: str = "next_use"
     concurrency: int = 8
-    read_ahead_bytes: int = _READ_AHEAD_BYTES
+    read_ahead_bytes: int = READ_AHEAD_BYTES
     """Fetched and not asked for yet; at most an eighth of the cache: it is room for what comes later."""
-    memory_bytes: int = _MEMORY_BYTES
+    memory_bytes: int = MEMORY_BYTES
     """Whole objects held in memory where there is no cache."""
     limits: FetchLimits = FetchLimits()
     counts_dir: str | None = None
@@ -277,7 +277,7 @@ class StreamingManager:
         cache = self._make_cache()
         ahead = options.read_ahead_bytes
         if cache is not None:
-            ahead = min(ahead, options.cache_bytes // _AHEAD_SHARE)
+            ahead = min(ahead, options.cache_bytes // AHEAD_SHARE)
         return ShardReader(
             store,
             Fetcher(store, limits=options.limits, statistics=statistics),

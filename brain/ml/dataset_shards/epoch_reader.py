@@ -21,7 +21,7 @@ from tools_utilities.object_store import ObjectInfo
 BLOCK_SAMPLES = 2048
 BLOCK_BYTES = 4 << 20
 """A block holds at most so many samples, and about so many stored bytes."""
-_WINDOWS_AHEAD = 3
+WINDOWS_AHEAD = 3
 _MOST_HINTS = 512
 
 
@@ -155,7 +155,7 @@ class EpochReader:
             if first and self._walk.is_counted:
                 self._request_first(chunk)
             # First windows are short: those after them are needed soon, and all at once.
-            self._request(self.plan.shape.num_lanes if first else _WINDOWS_AHEAD, upcoming)
+            self._request(self.plan.shape.num_lanes if first else WINDOWS_AHEAD, upcoming)
 
     def _request(self, num_windows: int, upcoming: Sequence[UpcomingWindow]) -> None:
         """Open the first of the windows to come, and name the objects of all of them."""
