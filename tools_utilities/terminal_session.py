@@ -60,7 +60,7 @@ class SessionActions(NamedTuple):
     examples: Callable[[], Sequence[str]] = tuple
 
 
-_TAB_TRIES = 50
+_TAB_TRIES = 200
 _TAB_SECONDS = 0.01
 
 
@@ -192,11 +192,13 @@ class Session:
 async def offer_completions(buffer: Buffer) -> None:
     """Offer what may complete the text as it is now, until it is offered or the text is another.
 
-    As in a Tab: a request that comes while letters are being completed is dropped.
+    As in a Tab: a request that comes while letters are being completed is dropped. While they are,
+    the buffer has a state already, an empty one that goes away when nothing is found.
     """
     text = buffer.text
     for _ in range(_TAB_TRIES):
-        if not text or buffer.text != text or buffer.complete_state is not None:
+        state = buffer.complete_state
+        if not text or buffer.text != text or (state is not None and state.completions):
             return
         buffer.start_completion(select_first=False)
         await asyncio.sleep(_TAB_SECONDS)

@@ -54,13 +54,17 @@ def files(folder: Path) -> list[Path]:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Return the size of all files; nobody may change the folder while it is walked."""
+    """Return the size of all files; none may come or grow while the folder is walked.
+
+    The ledger's lock keeps all of them but the empty lock files of turns, which end when they end.
+    """
     ledger = folder / "quark-cache-1" / "ledger"
     if not ledger.exists():
         return 0
     with HeldFile(ledger, os.O_RDONLY) as lock:
-        lock.lock(10)
-        return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
+        lock.lock(60)
+        files = [path for path in folder.rglob("*") if path.suffix != ".lock"]
+        return sum(path.lstat().st_size for path in files if path.is_file())
 
 
 @contextmanager

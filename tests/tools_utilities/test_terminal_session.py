@@ -4,13 +4,14 @@ import asyncio
 import io
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prompt_toolkit.application import create_app_session
-from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import fragment_list_to_text
@@ -375,30 +376,50 @@ def test_what_the_keys_do_is_told_in_whole_facts(width, facts):
     assert told == ["? shows examples", "Tab completes", "Ctrl-D leaves", "Ctrl-R searches"][:facts]
 
 
-class BusyBuffer:
-    """Drops requests for completions while it makes others, as prompt_toolkit's buffer does."""
+class LateCompleter(Completer):
+    """Knows nothing at first; what was asked before the listing came ends after it, with nothing."""
 
-    def __init__(self, text: str, *, drops: int, offers: bool = True) -> None:
-        self.text = text
-        self.complete_state: object | None = None
-        self.asked = 0
-        self._drops, self._offers = drops, offers
+    def __init__(self, *, knows: bool = False, finds: bool = True) -> None:
+        self.knows, self.finds, self.asked = knows, finds, 0
+        self.ends = asyncio.Event()
 
-    def start_completion(self, *, select_first: bool) -> None:
-        assert not select_first
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> list[Any]:
+        raise NotImplementedError
+
+    async def get_completions_async(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> AsyncGenerator[Completion, None]:
         self.asked += 1
-        if self.asked > self._drops and self._offers:
-            self.complete_state = object()
+        if self.knows and self.finds:
+            yield Completion("data/", start_position=-2)
+        elif not self.knows:
+            await self.ends.wait()
+
+
+async def offered_late(late: LateCompleter, text: str = "discover s3://b/da") -> Buffer:
+    """Return the buffer after a listing came while the letters before were still completed."""
+    buffer = Buffer(completer=late, document=Document(text))
+    if not late.knows:
+        buffer.start_completion(select_first=False)
+        await asyncio.sleep(0.02)
+        late.knows = True
+        asyncio.get_running_loop().call_later(0.1, late.ends.set)
+    await asyncio.wait_for(offer_completions(buffer), 20)
+    return buffer
 
 
 def test_a_listing_that_arrives_while_letters_are_completed_is_offered():
-    buffer = BusyBuffer("discover s3://b/da", drops=3)
-    asyncio.run(offer_completions(buffer))  # type: ignore[arg-type] # as much of a buffer as it needs
+    late = LateCompleter()
+    buffer = asyncio.run(offered_late(late))
     assert buffer.complete_state is not None
-    assert buffer.asked == 4
-    empty = BusyBuffer("", drops=0)
-    asyncio.run(offer_completions(empty))  # type: ignore[arg-type]
+    assert [one.text for one in buffer.complete_state.completions] == ["data/"]
+    assert late.asked == 2  # once before, once after
+
+
+def test_nothing_is_offered_for_nothing_and_asking_for_it_ends():
+    empty = LateCompleter(knows=True)
+    assert asyncio.run(offered_late(empty, "")).complete_state is None
     assert empty.asked == 0
-    nothing = BusyBuffer("discover s3://b/x", drops=0, offers=False)
-    asyncio.run(offer_completions(nothing))  # type: ignore[arg-type]
+    nothing = LateCompleter(knows=True, finds=False)
+    assert asyncio.run(offered_late(nothing)).complete_state is None
     assert 1 < nothing.asked < 1000
