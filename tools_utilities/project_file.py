@@ -12,7 +12,9 @@
 Any other key must be a setting. Values are typed by their setting, never by their looks.
 """
 
+import os
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,9 @@ from tools_utilities.setting_key import SettingKey
 from tools_utilities.setting_keys import KEYS_BY_NAME, find_key, parse_value
 
 PROJECT_FILE = "quark.yaml"
+TRUSTED_VARIABLE = "QUARK_TRUSTED_PROJECTS"
+_SYSTEM = 0
+"""The user whom everybody has to trust."""
 SECTIONS = ("buckets", "datasets", "models")
 _STORE_KEYS = ("endpoint_url", "profile", "region", "anonymous", "requester_pays")
 
@@ -44,6 +49,55 @@ class ProjectFile(msgspec.Struct, frozen=True, kw_only=True):
     datasets: dict[str, str] = {}
     models: dict[str, tuple[str, ...]] = {}
     """Model word → command and arguments of the user's own program."""
+
+
+def project_of(root: Path, variables: Mapping[str, str], *, come_upon: bool) -> ProjectFile:
+    """Read the project file of a folder; `come_upon`: the folder was found, nobody named it.
+
+    Raises:
+        UsageError: as of `read_project_file`; or it was come upon, and is another user's.
+    """
+    path = root / PROJECT_FILE
+    if come_upon:
+        _refuse_foreign(path, variables.get(TRUSTED_VARIABLE, ""))
+    return read_project_file(path, PROJECT_FILE)
+
+
+def user_config(variables: Mapping[str, str], home: Path | None) -> ProjectFile:
+    """Read the user's own file, in the folder of their settings."""
+    config_home = variables.get("XDG_CONFIG_HOME")
+    if config_home and Path(config_home).is_absolute():
+        folder = Path(config_home)
+    elif home is not None:
+        folder = home / ".config"
+    else:
+        return ProjectFile()
+    return read_project_file(folder / "quark" / "config.yaml", "user config")
+
+
+def _refuse_foreign(path: Path, trusted: str) -> None:
+    """Refuse the project file of another user: it names programs, and places that data goes to.
+
+    `trusted` are folders between path separators, `*` is all. Root reads everybody's, as in containers.
+
+    Raises:
+        UsageError: it belongs to somebody else.
+    """
+    user = os.geteuid() if hasattr(os, "geteuid") else _SYSTEM
+    if user == 0 or not os.path.lexists(path):
+        return
+    folders = {Path(folder).resolve() for folder in trusted.split(os.pathsep) if folder}
+    if "*" in trusted.split(os.pathsep) or path.parent.resolve() in folders:
+        return
+    try:
+        owners = {path.lstat().st_uid, path.stat().st_uid}
+    except OSError:
+        return  # reading it tells
+    if owners - {user, _SYSTEM}:
+        raise UsageError(
+            f"{path} belongs to another user, and decides what is run and where data goes",
+            hint=f"Look into it; if you trust it, set {TRUSTED_VARIABLE}={path.parent}",
+        )
 
 
 def read_project_file(path: Path, source: str) -> ProjectFile:

@@ -17,10 +17,11 @@ from tools_utilities.errors import UsageError
 from tools_utilities.object_store import StoreSpec
 from tools_utilities.project_file import (
     PROJECT_FILE,
+    TRUSTED_VARIABLE,
     BucketEntry,
-    ProjectFile,
-    read_project_file,
+    project_of,
     typed_value,
+    user_config,
 )
 from tools_utilities.setting_key import SettingKey
 from tools_utilities.setting_keys import KEYS_BY_NAME, SETTING_KEYS, find_key
@@ -216,8 +217,8 @@ def load_settings(
     spoken = {name: value for name, value in (sentence or {}).items() if name in KEYS_BY_NAME}
     nearest = [_typed(overrides or {}, "--override"), _typed(spoken, "sentence")]
     root, found_by = _root(start_dir, variables, nearest, environment)
-    project = read_project_file(root / PROJECT_FILE, PROJECT_FILE)
-    user = _user_config(variables, environment)
+    project = project_of(root, variables, come_upon=found_by.startswith(DEFAULT))
+    user = user_config(variables, environment.home)
     layers = [
         *nearest,
         _from_environment(variables),
@@ -326,17 +327,6 @@ def _existing_folder(path: Path, source: str) -> Path:
     return resolved
 
 
-def _user_config(variables: Mapping[str, str], environment: Environment) -> ProjectFile:
-    config_home = variables.get("XDG_CONFIG_HOME")
-    if config_home and Path(config_home).is_absolute():
-        folder = Path(config_home)
-    elif environment.home is not None:
-        folder = environment.home / ".config"
-    else:
-        return ProjectFile()
-    return read_project_file(folder / "quark" / "config.yaml", "user config")
-
-
 def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
     """Return what the environment says beside settings; never raises."""
     variables = os.environ if environ is None else environ
@@ -380,6 +370,7 @@ def environment_variables() -> list[EnvironmentVariable]:
 _OTHER_VARIABLES = tuple(
     EnvironmentVariable(name=name, meaning=meaning, setting=None)
     for name, meaning in (
+        (TRUSTED_VARIABLE, "Folders whose quark.yaml is read though it is another user's."),
         ("QUARK_LAUNCHER_PID", "Set for the processes of a run: the launcher that they end with."),
         ("VAST_API_KEY", "The key of an account at vast.ai; sent to nobody else, shown nowhere."),
         ("VAST_URL", "Address of vast's API; default `https://console.vast.ai`."),

@@ -15,6 +15,7 @@ _GNU_LONG_NAME, _GNU_LONG_LINK = b"L", b"K"
 _PAX, _PAX_GLOBAL = b"x", b"g"
 _SPARSE = b"S"
 _MAX_HEADER_BYTES = 1 << 20  # of one extended header: names, not data
+_MOST_DIGITS = 19
 
 
 class Member(NamedTuple):
@@ -100,10 +101,10 @@ def _number(field: bytes, offset: int) -> int:
     if field[0] & 0x80:
         return int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
     text = field.rstrip(b"\0 ").lstrip(b" ")
-    try:
-        return int(text or b"0", 8)
-    except ValueError as error:
-        raise TarError(f"not a number in a header: {field!r}", offset) from error
+    # Python's own reading of numbers takes a sign: a negative size would lead back, for ever.
+    if text.strip(b"01234567"):
+        raise TarError(f"not a number in a header: {field!r}", offset)
+    return int(text or b"0", 8)
 
 
 def _header_name(header: bytes) -> str:
@@ -139,11 +140,14 @@ def _apply_pax(
         if keyword == b"path":
             name = _text(value)
         elif keyword == b"size":
-            try:
-                size = int(value)
-            except ValueError as error:
-                raise TarError(f"not a size in a pax header: {value!r}", offset) from error
+            size = _digits(value, offset)
     return name, size
+
+
+def _digits(text: bytes, offset: int) -> int:
+    if not text.isdigit() or len(text) > _MOST_DIGITS:
+        raise TarError(f"a damaged pax header: {text[:40]!r} is no size", offset)
+    return int(text)
 
 
 def _refuse_global(content: bytes, offset: int) -> None:
@@ -154,16 +158,17 @@ def _refuse_global(content: bytes, offset: int) -> None:
 
 def _pax_records(content: bytes, offset: int) -> Iterator[tuple[bytes, bytes]]:
     """Yield keyword and value of the records `LENGTH KEYWORD=VALUE` and LF."""
-    rest = content
-    while rest.strip(b"\0"):
-        digits = rest.partition(b" ")[0]
-        length = int(digits) if digits.isdigit() else 0
-        record = rest[len(digits) + 1 : length]
-        keyword, equals, value = record.partition(b"=")
-        if not equals or not value.endswith(b"\n") or length > len(rest):
+    end = len(content.rstrip(b"\0"))
+    start = 0
+    while start < end:
+        blank = content.find(b" ", start, start + _MOST_DIGITS + 1)
+        digits = content[start : max(blank, start)]
+        stop = start + _digits(digits, offset)
+        keyword, equals, value = content[blank + 1 : stop].partition(b"=")
+        if not equals or not value.endswith(b"\n") or stop > len(content):
             raise TarError("a damaged pax header", offset)
         yield keyword, value[:-1]
-        rest = rest[length:]
+        start = stop
 
 
 def _check_rest_is_zero(view: memoryview, offset: int) -> None:

@@ -245,3 +245,37 @@ def test_a_forked_process_is_refused_instead_of_hanging(server, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert "forkserver" in done.stdout, done.stderr
     assert time.monotonic() - start < 30
+
+
+@pytest.mark.parametrize(
+    ("uri", "endpoint", "refused"),
+    [
+        ("gs://bucket", "https://storage.example.org", True),
+        ("gs://bucket", "https://googleapis.com.example.org", True),
+        ("gs://bucket", "https://notgoogleapis.com", True),
+        ("gs://bucket", "http://storage.googleapis.com", True),
+        ("gs://bucket", "https://storage-x.p.googleapis.com", False),
+        ("az://container", "https://core.windows.net.example.org", True),
+        ("az://container", "http://x.blob.core.windows.net", True),
+        ("az://container", "https://x.blob.core.windows.net", False),
+    ],
+)
+def test_a_token_is_sent_to_its_provider_alone(uri, endpoint, refused, tmp_path, monkeypatch):
+    """The endpoint may stand in a quark.yaml or a job of somebody else."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    point_clouds_to("http://127.0.0.1:9", tmp_path, monkeypatch)
+    for name in ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AZURE_STORAGE_TOKEN", "a-token")
+    store = open_store(StoreSpec(uri=uri, endpoint_url=endpoint))
+    if refused:
+        with pytest.raises(AccessError, match=r"a token of .* is not sent to"):
+            store.head("k")
+        store = open_store(StoreSpec(uri=uri, endpoint_url=endpoint, anonymous=True))
+    store._open()  # nothing is sent by that
+
+
+def test_a_key_that_signs_may_be_used_anywhere(tmp_path, monkeypatch):
+    point_clouds_to("http://127.0.0.1:9", tmp_path, monkeypatch)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5a2V5a2V5a2V5")
+    open_store(StoreSpec(uri="az://container", endpoint_url="http://azurite:10000"))._open()

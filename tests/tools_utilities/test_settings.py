@@ -1,11 +1,13 @@
 """Precedence and provenance of settings; what quark.yaml may hold; roots and stores."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tools_utilities import project_file
 from tools_utilities.errors import UsageError
 from tools_utilities.setting_keys import SETTING_KEYS
 from tools_utilities.settings import Settings, environment_variables, load_settings
@@ -363,3 +365,32 @@ def test_importing_it_is_cheap():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def test_a_project_file_of_another_user_that_was_come_upon_is_not_read(tmp_path, monkeypatch):
+    """Anybody can put a quark.yaml into a folder above: it names programs, and where data goes."""
+    (tmp_path / "quark.yaml").write_text("models: {quark: {command: 'sh evil.sh'}}\n")
+    (tmp_path / "below").mkdir()
+    environ = {"HOME": str(tmp_path / "home")}
+
+    def loaded(**more):
+        return load_settings(start_dir=tmp_path / "below", environ={**environ, **more})
+
+    assert loaded().models  # one's own
+    stranger = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: stranger)
+    if (tmp_path / "quark.yaml").stat().st_uid == 0:
+        monkeypatch.setattr(project_file, "_SYSTEM", -1)  # this test runs as root
+    with pytest.raises(UsageError, match="belongs to another user") as caught:
+        loaded()
+    assert f"QUARK_TRUSTED_PROJECTS={tmp_path}" in caught.value.hint
+    assert loaded(QUARK_TRUSTED_PROJECTS=f"/elsewhere:{tmp_path}").models
+    assert loaded(QUARK_TRUSTED_PROJECTS="*").models
+    with pytest.raises(UsageError):
+        loaded(QUARK_TRUSTED_PROJECTS=str(tmp_path / "below"))
+    # Who names the folder has chosen it.
+    assert load_settings(
+        start_dir=tmp_path / "below", environ=environ, overrides={"root": str(tmp_path)}
+    ).models
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert loaded().models

@@ -11,6 +11,7 @@ PRIVATE = (
     *("10.0.0.5", "172.16.3.4", "192.168.1.1", "100.64.0.1", "fd00:ec2::254", "0.0.0.0"),  # noqa: S104 - refused
     *("169.254.169.254", "fe80::1", "fe80::1%eth0", "::ffff:10.0.0.5", "::ffff:169.254.169.254"),
     *("64:ff9b::a9fe:a9fe", "2002:a00:5::1", "224.0.0.1", "240.0.0.1", "127.0.0.1", "::1"),
+    *("::a00:5", "::ffff:0:10.0.0.5", "64:ff9b:1::1", "fec0::1", "2001:0:a00:5::1", "::7f00:1"),
 )
 
 
@@ -52,6 +53,41 @@ def test_an_address_in_the_url_is_refused_before_anything_is_sent(host, proxy, m
     with pytest.raises(AccessError, match="not connected") as caught:
         store.head("latest/meta-data")
     assert "NO_PROXY" in caught.value.hint
+
+
+@pytest.mark.parametrize("host", ["2130706433", "0x7f.1", "0177.0.0.1", "127.1", "0xa000005"])
+@pytest.mark.parametrize("proxy", [None, "http://127.0.0.1:9"])
+def test_numbers_in_other_forms_are_the_addresses_that_they_connect_to(host, proxy, monkeypatch):
+    if proxy is not None:
+        monkeypatch.setenv("http_proxy", proxy)
+    with pytest.raises(AccessError, match="not connected"):
+        open_store(StoreSpec(uri=f"http://{host}")).head("latest/meta-data")
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "http://169.254.169.254/",
+        "http://2852039166/",
+        "http://[::ffff:10.0.0.5]/",
+        "http://localhost/",
+    ],
+)
+def test_a_redirect_is_not_followed_by_a_proxy_either(place, monkeypatch):
+    """A proxy may reach what we may not."""
+    with StubServer(lambda _: Reply(302, {"location": place})) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        store = open_store(StoreSpec(uri="http://data.example.org"))
+        with pytest.raises(AccessError, match="not connected"):
+            store.get("x.jsonl")
+        assert len(proxy.requests) == 1
+
+
+def test_hosts_of_no_proxy_are_asked_without_one(monkeypatch):
+    with StubServer(lambda _: Reply(200, {}, b"body")) as server:
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        assert b"".join(open_store(StoreSpec(uri=server.url)).get("x")) == b"body"
 
 
 @pytest.mark.parametrize(

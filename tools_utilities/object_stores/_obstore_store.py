@@ -11,8 +11,9 @@ from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
-from tools_utilities.errors import QuarkError, StoreError, UsageError
+from tools_utilities.errors import AccessError, QuarkError, StoreError, UsageError
 from tools_utilities.object_store import Body, Folder, ObjectInfo, StoreSpec
 from tools_utilities.object_stores._bodies import BytesBody, folder_pages
 from tools_utilities.object_stores._failures import Asked, Failure, explain
@@ -25,6 +26,7 @@ from tools_utilities.object_stores._s3_clients import (
 )
 from tools_utilities.object_stores._s3_failures import of_obstore_error
 from tools_utilities.object_stores._s3_listing import literal_start, repeated_page
+from tools_utilities.object_stores._web_addresses import names_loopback
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
@@ -57,6 +59,12 @@ class Provider:
     """Conditional puts compare the generation, which only a HEAD tells."""
     sign_in: str
     """What to do when there are no credentials."""
+    hosts: tuple[str, ...]
+    """Its own domains: where its tokens are for."""
+    own_variable: str
+    """The provider's variable for an endpoint of one's own."""
+    signs: Callable[[], bool] = lambda: False
+    """Whether the credentials here are a key that signs requests, and is never sent."""
 
 
 def http_options(spec: StoreSpec) -> Any:
@@ -67,6 +75,30 @@ def http_options(spec: StoreSpec) -> Any:
         "read_timeout": timedelta(seconds=READ_SECONDS),
         "timeout": timedelta(days=1),
     }
+
+
+def refuse_strangers(spec: StoreSpec, provider: Provider) -> None:
+    """Refuse an endpoint that would be handed a token: whoever gets one can use it anywhere.
+
+    The endpoint may stand in a file of somebody else's project or run. The provider's own hosts get
+    tokens, over TLS, and this machine; what a person sets in the environment is not seen here.
+
+    Raises:
+        AccessError: it is another host.
+    """
+    parts = urlsplit(spec.endpoint_url or "")
+    host = (parts.hostname or "").lower()
+    if not host or spec.anonymous or names_loopback(host):
+        return
+    own = any(host == one or host.endswith(f".{one}") for one in provider.hosts)
+    if (own and parts.scheme == "https") or provider.signs():
+        return
+    raise AccessError(
+        f"{spec.uri}: a token of {provider.name} is not sent to {host}",
+        hint=f"Say anonymous=true where it needs none; if the host is your own, set {provider.own_variable}"
+        " in its place.",
+        phase="open",
+    )
 
 
 class ObstoreStore:
@@ -312,6 +344,7 @@ class ObstoreStore:
 
         held = self._client
         if held is None or held[0] != process_id():
+            refuse_strangers(self.spec, self._provider)
             try:
                 held = process_id(), self._provider.make(self.spec, self._bucket)
             except (BaseError, ValueError, TypeError) as error:

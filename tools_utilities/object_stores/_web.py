@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
-from urllib.request import getproxies
+from urllib.request import getproxies, proxy_bypass
 
 from tools_utilities.errors import (
     AccessError,
@@ -25,7 +25,12 @@ from tools_utilities.object_stores._bodies import BytesBody
 from tools_utilities.object_stores._failures import printable
 from tools_utilities.object_stores._process import clients_lock, process_id
 from tools_utilities.object_stores._s3_bodies import broken_body, plain_etag
-from tools_utilities.object_stores._web_addresses import RefusedAddressError, guard, may_connect
+from tools_utilities.object_stores._web_addresses import (
+    RefusedAddressError,
+    guard,
+    guard_proxied,
+    refuse_literal,
+)
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse, PoolManager
@@ -91,6 +96,7 @@ class WebStore:
             )
         self.spec = spec
         self._parts = parts
+        self._host = parts.hostname
         self._name = unquote(parts.path.rpartition("/")[2])
         self.endpoint_id = urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
         self._pool: tuple[int, PoolManager] | None = None
@@ -208,7 +214,7 @@ class WebStore:
 
         asked = {"Accept-Encoding": "identity", **(headers or {})}
         try:
-            self._refuse_literal()
+            refuse_literal(self._host, self._host)
             response = self._client().request(
                 method, self._url(key), headers=asked, preload_content=method == "HEAD"
             )
@@ -242,16 +248,6 @@ class WebStore:
             raise failure
         return response
 
-    def _refuse_literal(self) -> None:
-        """Refuse an address that stands in the URL itself; a proxy would connect to it for us."""
-        host = self._parts.hostname or ""
-        try:
-            allowed = may_connect(host, host, host)
-        except ValueError:
-            return  # a name
-        if not allowed:
-            raise RefusedAddressError(host, host)
-
     def _client(self) -> "PoolManager":
         if self._pool is None or self._pool[0] != process_id():
             with clients_lock():
@@ -267,10 +263,11 @@ class WebStore:
             "maxsize": 32,
         }
         proxy = getproxies().get(self._parts.scheme)
-        if proxy:
-            return urllib3.ProxyManager(proxy, **options)  # type: ignore[arg-type]  # one dict for both
+        if proxy and not proxy_bypass(self._host):
+            proxied = urllib3.ProxyManager(proxy, **options)  # type: ignore[arg-type]  # one dict for both
+            return guard_proxied(proxied, self._host)
         pool = urllib3.PoolManager(**options)  # type: ignore[arg-type]  # one dict for both
-        return guard(pool, self._parts.hostname or "")
+        return guard(pool, self._host)
 
     def _failure(self, key: str, method: str, status: int) -> QuarkError | None:
         if status in {200, 206, 416}:

@@ -6,6 +6,7 @@ address is judged, and the connection goes to the address that was judged: what 
 later does not matter. Hosts named in NO_PROXY are one's own and may be private; link-local never.
 """
 
+import contextlib
 import socket
 from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
@@ -17,7 +18,13 @@ if TYPE_CHECKING:
 
 Resolve = Callable[[str, int], list[str]]
 """(host, port) → its addresses."""
-_NAT64, _6TO4 = IPv6Network("64:ff9b::/96"), IPv6Network("2002::/16")
+_LAST_FOUR = tuple(map(IPv6Network, ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96")))
+"""An IPv4 address at the end of an IPv6 one: NAT64, and the oldest ways."""
+_LAST_SPECIAL = 1
+"""`::` and `::1` are what they are."""
+_6TO4 = IPv6Network("2002::/16")
+_INSIDE = (IPv6Network("64:ff9b:1::/48"), IPv6Network("fec0::/10"), IPv6Network("2001::/32"))
+"""NAT64 of a network's own, site-local, Teredo: not every Python calls them private."""
 
 
 class RefusedAddressError(Exception):
@@ -42,9 +49,9 @@ def may_connect(address: str, host: str, typed_host: str) -> bool:
     there = _plain(address)
     if there.is_link_local or there.is_multicast or there.is_unspecified:
         return False
-    if there.is_global:
+    if there.is_global and not any(there in network for network in _INSIDE):
         return True
-    if there.is_loopback and host.lower() == typed_host.lower() and _names_loopback(host):
+    if there.is_loopback and host.lower() == typed_host.lower() and names_loopback(host):
         return True
     return bool(getproxies().get("no")) and bool(proxy_bypass(host))
 
@@ -56,19 +63,59 @@ def _plain(address: str) -> IPv4Address | IPv6Address:
         return found
     if found.ipv4_mapped is not None:
         return found.ipv4_mapped
-    if found in _NAT64:
+    if any(found in network for network in _LAST_FOUR) and int(found) > _LAST_SPECIAL:
         return IPv4Address(int(found) & 0xFFFFFFFF)
     if found in _6TO4:
         return IPv4Address(int(found) >> 80 & 0xFFFFFFFF)
     return found
 
 
-def _names_loopback(host: str) -> bool:
+def names_loopback(host: str) -> bool:
+    """Tell whether a URL's host says that it is this machine."""
     name = host.strip("[]").lower().rstrip(".")
     try:
         return ip_address(name).is_loopback
     except ValueError:
         return name == "localhost" or name.endswith(".localhost")
+
+
+def literal(host: str) -> str | None:
+    """Return the address that a host is, in any form that connects: `2130706433`, `0x7f.1`; None: a name."""
+    text = host.strip("[]").rstrip(".")
+    with contextlib.suppress(ValueError):
+        return str(ip_address(text.partition("%")[0]))
+    with contextlib.suppress(OSError, ValueError):  # ValueError: a NUL in it
+        return str(ip_address(socket.inet_aton(text)))
+    return None
+
+
+def refuse_literal(host: str, typed_host: str) -> None:
+    """Refuse an address that stands in a URL itself, whoever connects to it.
+
+    Raises:
+        RefusedAddressError: it is one that a URL which named `typed_host` may not lead to.
+    """
+    address = literal(host)
+    named = address or ("127.0.0.1" if names_loopback(host) else None)
+    if named is not None and not may_connect(named, host, typed_host):
+        raise RefusedAddressError(host, named)
+
+
+def guard_proxied(pool: "PoolManager", typed_host: str) -> "PoolManager":
+    """Make a pool that asks a proxy refuse such addresses, those in redirects too.
+
+    What a name means, the proxy looks up, and where it may connect to is for who runs it.
+    """
+    from urllib3.util import parse_url
+
+    ask = pool.urlopen
+
+    def urlopen(method: str, url: str, *args: Any, **options: Any) -> Any:
+        refuse_literal(parse_url(url).host or "", typed_host)
+        return ask(method, url, *args, **options)
+
+    pool.urlopen = urlopen  # type: ignore[method-assign] # redirects are asked for through it too
+    return pool
 
 
 def guard(pool: "PoolManager", typed_host: str, find: Resolve = resolve) -> "PoolManager":

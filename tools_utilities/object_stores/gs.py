@@ -35,6 +35,8 @@ _PROVIDER = Provider(
     make=_make,
     by_generation=True,
     sign_in="Run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS.",
+    hosts=("googleapis.com",),
+    own_variable="GOOGLE_BASE_URL",
 )
 
 
