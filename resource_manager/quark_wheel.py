@@ -39,8 +39,15 @@ class Wheel(msgspec.Struct, frozen=True, kw_only=True):
     """`name==version` of everything that these need, as it is installed here."""
 
 
-def build_wheel(extras: tuple[str, ...] = (), *, root: Path | None = None) -> Wheel:
+def build_wheel(
+    extras: tuple[str, ...] = (),
+    *,
+    root: Path | None = None,
+    without: frozenset[str] = frozenset(),
+) -> Wheel:
     """Return the wheel of this Quark, its requirements with those of `extras`.
+
+    `without`: names of packages that whoever it is for does not load.
 
     Raises:
         UsageError: this Quark was never installed, so nobody knows what it needs.
@@ -57,7 +64,7 @@ def build_wheel(extras: tuple[str, ...] = (), *, root: Path | None = None) -> Wh
     lines = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in entries.items()]
     entries[record] = "\n".join([*lines, f"{record},,", ""]).encode()
     data = _zipped(entries)
-    wanted = _requirements(found, extras)
+    wanted = tuple(line for line in _requirements(found, extras) if _name_of(line) not in without)
     return Wheel(
         file_name=f"{prefix}-py3-none-any.whl",
         data=data,

@@ -38,10 +38,11 @@ class RentalTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """What a machine is rented for, and what it may cost."""
 
     gpu_type: str | None = None
-    gpus: int = 1
+    gpus: int | None = 1
+    """None: any number."""
     spot: bool = False
-    max_price_hour: float
-    """Dollars; no dearer offer is taken."""
+    max_price_hour: float | None = None
+    """Dollars, of all nodes; no dearer offer is taken. None: no price is known there (Kubernetes)."""
     max_cost: float | None = None
     """Dollars, of the whole run."""
     image: str
@@ -52,7 +53,7 @@ class Remote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The machine that a job was launched on, and how Quark is set up there."""
 
     where: str
-    """`ssh:HOST` or `vast`, as the command says it."""
+    """`ssh:HOST`, `vast` or a cloud (`aws`, `sky:INFRA` …), as the command says it."""
     python: str = "python3"
     """The Python there that Quark's own environment is made with."""
     packages: str = "install"

@@ -6,7 +6,6 @@ A wheel of this Quark and the job are sent, the environment (credentials) over t
 """
 
 import contextlib
-import hashlib
 import io
 import secrets
 from collections.abc import Callable
@@ -34,6 +33,7 @@ from resource_manager.remote_credentials import (
     travelling_spec,
 )
 from resource_manager.remote_host import OutOfReachError, RemoteHost
+from resource_manager.remote_install import installed
 from resource_manager.remote_mirror import RunMirror
 from resource_manager.remote_preflight import machine_of
 from resource_manager.remote_record import (
@@ -241,33 +241,15 @@ class SshTarget:
     def _start(self, host: RemoteHost, job: TrainingJob, record: RemoteRecord, sent: Sent) -> int:
         """Send everything and start the supervisor; returns its process number there."""
         wheel = wheel_for(job)
-        python, code = self._installed(host, wheel)
+        python, code = installed(host, wheel, self._tell)
         cache_dir = None if job.cache_dir is None else host.there(job.cache_dir)
-        shipment = shipment_of(job, f"{host.folder}/{record.run}", cache_dir)
+        shipment = shipment_of(job, f"{host.folder}/{record.run}", cache_dir, sent.grants)
         self._send(host, record.run, shipment)
         answer, _ = host.ask(
             "start", msgspec.json.encode(sent.variables), run=record.run, python=python, code=code,
             deadline_seconds=self._deadline_seconds,
         )  # fmt: skip
         return int(answer["pid"])
-
-    def _installed(self, host: RemoteHost, wheel: Wheel) -> tuple[str, str]:
-        """Return the Python and the code folder there, made if they are not there yet."""
-        remote = host.remote
-        requirements = "\n".join(wheel.requirements) + "\n"
-        pins = "\n".join(wheel.constraints) + "\n" if remote.packages == "install" else ""
-        parts = repr((remote.packages, remote.python, requirements, pins))
-        key = hashlib.sha256(parts.encode()).hexdigest()[:16]
-        if not host.ask("has", path=f"environments/{key}/complete")[0]["has"]:
-            self._tell(f"{remote.where}: installing packages; the first time this takes minutes")
-        made, _ = host.ask(
-            "install", requirements.encode(), key=key, mode=remote.packages, constraints=pins
-        )
-        there = f"wheels/{wheel.sha256[:16]}/{wheel.file_name}"
-        if not host.ask("has", path=there)[0]["has"]:
-            host.put(there, io.BytesIO(wheel.data), mode=0o644)
-        unpacked, _ = host.ask("unpack", wheel=there, key=wheel.sha256[:16], python=made["python"])
-        return made["python"], unpacked["code"]
 
     def _send(self, host: RemoteHost, run: str, shipment: Shipment) -> None:
         job = msgspec.yaml.encode(shipment.job)

@@ -17,16 +17,11 @@ from resource_manager.launch_targets.ssh import RUNS_FOLDER, SshTarget, wheel_fo
 from resource_manager.remote_credentials import expiry_warning, sent_variables
 from resource_manager.remote_record import ENDED, read_record
 from resource_manager.remote_shipping import check_shipping
-from resource_manager.rental.machine_keeper import (
-    LaunchKeeper,
-    destroyed,
-    lost_line,
-    note_lost,
-    rental_of,
-    terms_of,
-)
+from resource_manager.rental.cargo import JobCargo, terms_of
+from resource_manager.rental.launch_keeper import LaunchKeeper
+from resource_manager.rental.machine_keeper import destroyed, lost_line, note_lost, rental_of
 from resource_manager.rental.offers import Offer  # noqa: TC001 - the style here: plain imports
-from resource_manager.rental.offers_command import open_api, wish_text
+from resource_manager.rental.offers_command import offers_for, open_api
 from resource_manager.rental.rental_api import RentalApi
 from resource_manager.rental.rental_http import account_from
 from resource_manager.rental.rental_record import (
@@ -35,12 +30,13 @@ from resource_manager.rental.rental_record import (
     RentalRecord,
     note_gone,
     read_rental,
+    spent_on,
     try_rental_lock,
 )
 from resource_manager.rental.rental_terms import check_disk, price_lines, price_of, wish_of_terms
 from resource_manager.rental.rented_run import RentedRun
 from resource_manager.rental.renting import Rental, Times, still_billed
-from tools_utilities.errors import MachineError, StillBilledError, UsageError
+from tools_utilities.errors import StillBilledError, UsageError
 from tools_utilities.process_environment import environment_now
 from tools_utilities.terminal_text import human_bytes
 
@@ -85,7 +81,7 @@ class VastTarget:
             argv=(remote.python, "-m", "brain.ml.train", f"{run}/{JOB_FILE}"),
             environment={},
             log_path=Path(job.run_dir) / LOG_FILE,
-            price=price_of(job, terms, self._offer),
+            price=price_of(job, terms, self._offer, spent_on(Path(job.run_dir), time.time())),
         )
 
     def look(self, job: TrainingJob) -> Machine:
@@ -94,14 +90,10 @@ class VastTarget:
         sent = sent_variables(job)
         wheel_bytes = len(wheel_for(job).data)
         api, wish = self._opened(), wish_of_terms(terms)
-        found = api.search(wish)
-        if not found.offers:
-            raise MachineError(
-                f"vast offers nothing that fits now: {wish_text(wish)}",
-                hint='`quark "offers on vast"` lists what there is.',
-            )
+        found = offers_for(api, wish)
         self._offer = offer = found.offers[0]
-        price = price_of(job, terms, offer)
+        spent = spent_on(Path(job.run_dir), time.time())
+        price = price_of(job, terms, offer, spent)
         warnings = []
         expiry = expiry_warning(sent, price.max_seconds)
         warnings += [expiry] if expiry else []
@@ -112,7 +104,7 @@ class VastTarget:
         return Machine(
             accelerators=Accelerators(cuda=True, cards=offer.gpus, mps=False),
             facts=(
-                *price_lines(price, offer, time.strftime("%H:%M:%S"), len(found.offers)),
+                *price_lines(price, offer, time.strftime("%H:%M:%S"), len(found.offers), spent),
                 ("sends", " · ".join([f"Quark ({human_bytes(wheel_bytes)}) and the job", *names])),
                 ("if lost", lost_line(terms)),
                 ("at the end", END_LINE),
@@ -129,7 +121,7 @@ class VastTarget:
         before = read_rental(run_dir)
         if before is not None and not before.is_over:
             self._end_of(run_dir, before, self._tell)
-        keeper = LaunchKeeper(plan.job, self._offer, self._opened(), self._times)
+        keeper = LaunchKeeper(JobCargo(plan.job), self._offer, self._opened(), self._times)
         run = RentedRun(keeper)
         self._runs.append(run)
         run.start()

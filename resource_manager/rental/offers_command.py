@@ -9,7 +9,7 @@ from resource_manager.rental.offers import DISK_GB, LEAST_RELIABILITY, Offer, Wi
 from resource_manager.rental.rental_api import FoundOffers, RentalApi
 from resource_manager.rental.rental_http import Account, RentalHttp, account_from
 from tools_utilities.console import SCHEMA, Console
-from tools_utilities.errors import UsageError
+from tools_utilities.errors import MachineError, UsageError
 from tools_utilities.process_environment import environment_now
 from tools_utilities.terminal_text import Line, pairs, table
 
@@ -81,6 +81,21 @@ def offers_command(
         console.failure("no machine of that kind is offered now", _wider(wish))
         return NO_OFFER
     return 0
+
+
+def offers_for(api: RentalApi, wish: Wish) -> FoundOffers:
+    """Return the offers that fit, of which there is at least one.
+
+    Raises:
+        MachineError: there is none.
+    """
+    found = api.search(wish)
+    if not found.offers:
+        raise MachineError(
+            f"vast offers nothing that fits now: {wish_text(wish)}",
+            hint='`quark "offers on vast"` lists what there is.',
+        )
+    return found
 
 
 def wish_text(wish: Wish) -> str:

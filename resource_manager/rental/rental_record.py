@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -21,7 +22,10 @@ class RentalRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int = 1
     label: str
-    offer_id: int
+    """What the provider calls it, or what it is found by there."""
+    where: str = "vast"
+    """As the command says it."""
+    offer_id: int = 0
     price_hour: float
     began_at: float
     """Unix seconds, just before the creation was asked for."""
@@ -29,9 +33,17 @@ class RentalRecord(msgspec.Struct, frozen=True, kw_only=True):
     """From then on; when they are over the machine ends itself, and whoever watches ends it."""
     spent_before: float = 0.0
     """Dollars that the run's earlier machines have cost."""
+    max_cost: float | None = None
+    """Dollars that were said for the whole run."""
     state: str = RENTING
     instances: tuple[int, ...] = ()
     """Every number that was ever seen under the label."""
+    made: bool = False
+    """There is, or was, something under the label, where things have no numbers (SkyPilot)."""
+    managed: bool = False
+    """It is a managed job of SkyPilot's, not a cluster."""
+    log_base: int = 0
+    """Bytes that the run's log had before this launch, where it is brought anew each time."""
     ended_at: float | None = None
 
     @property
@@ -41,10 +53,21 @@ class RentalRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     def spent(self, now: float) -> float:
         """Return about the dollars so far: hours by the price of an hour, of all machines of the run."""
-        if not self.instances:
+        if not (self.instances or self.made):
             return self.spent_before
         end = min(now if self.ended_at is None else self.ended_at, self.began_at + self.cap_seconds)
         return self.spent_before + max(0.0, end - self.began_at) / 3600 * self.price_hour
+
+    @property
+    def cap(self) -> float:
+        """The most that the whole run may cost: as said, else what its time limit comes to."""
+        if self.max_cost is not None:
+            return self.max_cost
+        return self.spent_before + self.cap_seconds / 3600 * self.price_hour
+
+    def cost_text(self, now: float) -> str:
+        """Return about the dollars so far, and the cap: `$0.42 of $15`."""
+        return f"${self.spent(now):.2f} of ${f'{self.cap:.2f}'.removesuffix('.00')}"
 
 
 def read_rental(run_dir: Path) -> RentalRecord | None:
@@ -89,7 +112,29 @@ def forget_rental(run_dir: Path) -> None:
         (run_dir / RENTAL_FILE).unlink(missing_ok=True)
 
 
+def spent_on(run_dir: Path, now: float) -> float:
+    """Return about the dollars that a run's machines have cost so far."""
+    record = read_rental(run_dir)
+    return 0.0 if record is None else record.spent(now)
+
+
+def cost_reader(run_dir: Path, clock: Callable[[], float] = time.time) -> Callable[[], str]:
+    """Return what tells the cost of a run so far, as often as it is asked; empty: nothing is rented.
+
+    `clock`: Unix seconds.
+    """
+
+    def told() -> str:
+        record = read_rental(run_dir)
+        return record.cost_text(clock()) if record is not None and record.price_hour else ""
+
+    return told
+
+
 def rented_where(run_dir: Path, now: float) -> str | None:
     """Return where a rented run is or was, with what it has cost; None: nothing was rented for it."""
     record = read_rental(run_dir)
-    return None if record is None else f"vast (${record.spent(now):.2f})"
+    if record is None:
+        return None
+    cost = f" (${record.spent(now):.2f})" if record.price_hour else ""
+    return f"{record.where}{cost}"

@@ -1,6 +1,7 @@
 """What a rented run may cost and when it ends at the latest, from its terms. Pure."""
 
 import shlex
+from typing import Protocol
 
 from brain.ml.training_job import RentalTerms, TrainingJob
 from resource_manager.launch_target import Price
@@ -31,36 +32,48 @@ def wish_of_terms(terms: RentalTerms) -> Wish:
     )
 
 
-def cap_seconds(job: TrainingJob, terms: RentalTerms, price_hour: float) -> float:
+class Limited(Protocol):
+    """A run, as far as its own time limit goes."""
+
+    @property
+    def max_seconds(self) -> float | None:
+        """What it may take from its first step on; None: no limit of its own."""
+        ...
+
+
+def cap_seconds(job: Limited, terms: RentalTerms, price_hour: float, spent: float = 0.0) -> float:
     """Return how long a machine is kept at most, from its creation on.
+
+    `spent`: dollars that the run's earlier machines have cost; they come off what was said for all.
 
     Raises:
         UsageError: the money does not last for its start and the bringing of its files.
     """
     caps = []
     if terms.max_cost is not None:
-        caps.append(terms.max_cost / price_hour * 3600)
+        caps.append(max(0.0, terms.max_cost - spent) / price_hour * 3600)
     if job.max_seconds is not None:
         caps.append(START_SECONDS + job.max_seconds + COLLECT_SECONDS)
     cap = min(caps)
     least = COLLECT_SECONDS + LEAST_RUN_SECONDS
     if cap < least:
+        less = f", ${spent:.2f} of it spent," if spent else ""
         raise UsageError(
-            f"max_cost={terms.max_cost:g} pays {human_seconds(cap)} at ${price_hour:.3f} an hour,"
-            f" and the end alone takes up to {human_seconds(least)}",
-            hint=f"Give at least {least / 3600 * price_hour:.2f}, or take a cheaper machine.",
+            f"max_cost={terms.max_cost:g}{less} pays {human_seconds(cap)} at ${price_hour:.3f} an"
+            f" hour, and the end alone takes up to {human_seconds(least)}",
+            hint=f"Give at least {spent + least / 3600 * price_hour:.2f}, or take a cheaper machine.",
         )
     return cap
 
 
-def price_of(job: TrainingJob, terms: RentalTerms, offer: Offer | None) -> Price:
+def price_of(job: Limited, terms: RentalTerms, offer: Offer | None, spent: float = 0.0) -> Price:
     """Return the price of a plan: of the offer that was found, else the highest that may be."""
     rate = terms.max_price_hour if offer is None else offer.price_hour
     return Price(
         dollars_per_hour=rate,
         basis="the highest price that was said" if offer is None else f"offer {offer.id} of vast",
         max_dollars=terms.max_cost,
-        max_seconds=cap_seconds(job, terms, rate),
+        max_seconds=cap_seconds(job, terms, rate, spent),
     )
 
 
@@ -96,12 +109,13 @@ def cost_line(price: Price, seconds: float | None) -> tuple[str, str]:
 
 
 def price_lines(
-    price: Price, offer: Offer, read_at: str, offers: int
+    price: Price, offer: Offer, read_at: str, offers: int, spent: float = 0.0
 ) -> tuple[tuple[str, str], ...]:
-    """Return the lines of the plan: the offer, its price, the cap."""
+    """Return the lines of the plan: the offer, its price, the cap; `spent`: dollars so far."""
     rate = price.dollars_per_hour
     most = (price.max_seconds or 0.0) / 3600 * rate
     said = "" if price.max_dollars is None else f" of the ${price.max_dollars:g} that were said"
+    said += f", ${spent:.2f} are spent" if spent else ""
     kind = f"{offer.gpus} x {offer.gpu_name}"
     lasts = human_seconds(price.max_seconds or 0.0)
     end = f"the machine is destroyed after {lasts}, by this command and by itself"

@@ -13,7 +13,7 @@ from resource_manager.launch_target import RunStatus
 from resource_manager.launch_targets.vast import VastTarget
 from resource_manager.remote_host import OutOfReachError
 from resource_manager.remote_record import RemoteRecord, write_record
-from resource_manager.rental import machine_keeper
+from resource_manager.rental import cargo
 from resource_manager.rental.offers_command import open_api
 from resource_manager.rental.rental_api import OfferTakenError
 from resource_manager.rental.rental_http import Account
@@ -112,7 +112,7 @@ def fake():
 
 @pytest.fixture
 def ssh(monkeypatch):
-    monkeypatch.setattr(machine_keeper, "SshTarget", Ssh)
+    monkeypatch.setattr(cargo, "SshTarget", Ssh)
     Ssh.made, Ssh.run, Ssh.refuses, Ssh.silent = [], Run(), None, 0
     return Ssh
 
