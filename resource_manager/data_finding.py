@@ -15,7 +15,7 @@ from brain.ml.training_job import DataSource
 from resource_manager.group_choice import Chooser, choose_groups, validation_siblings
 from resource_manager.order_looking import OrderLook, look_at_order
 from resource_manager.plan import PlannedData
-from tools_utilities.decode_probe import probe
+from tools_utilities.decode_probe import ProbeRules, probe
 from tools_utilities.errors import DataError, DataNotFoundError, QuarkError
 from tools_utilities.manifest import load_manifest
 from tools_utilities.object_store import ObjectInfo, ObjectStore, StoreSpec, open_store
@@ -50,6 +50,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     depth: int = 3
     min_objects: int = 8
     min_size_kb: float = 1.0
+    rules: ProbeRules = ProbeRules()
+    """How a few records are decoded: as the run will read them all."""
 
 
 class FoundData(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,14 +194,14 @@ class DataFinder:
         limits = self._limits
         return find_groups(
             self.store(target.spec), target.prefix, depth=limits.depth,
-            min_objects=limits.min_objects, min_size_kb=limits.min_size_kb,
+            min_objects=limits.min_objects, min_size_kb=limits.min_size_kb, rules=limits.rules,
         )  # fmt: skip
 
     def preview(self, spec: StoreSpec, group: ShardGroup) -> list[str]:
         """Return a few records of a group as lines, or why there are none."""
         store = self.store(spec)
         try:
-            found = probe(store, list_group(store, group))
+            found = probe(store, list_group(store, group), self._limits.rules)
         except QuarkError as error:
             return [f"{group.prefix}: {error}"]
         if not found.samples:
@@ -262,9 +264,10 @@ class DataFinder:
         self, store: ObjectStore, source: DataSource, infos: list[ObjectInfo], role: str, why: str
     ) -> "_Found":
         with self._working(f"reading a few records of {source.prefix}"):
-            found = probe(store, infos)
+            found = probe(store, infos, self._limits.rules)
             folder = source.prefix[: source.prefix.rfind("/") + 1]
-            look = look_at_order(store, infos, folder) if role == "train" else None
+            options = self._limits.rules.options
+            look = look_at_order(store, infos, folder, options) if role == "train" else None
         if found.decodes is False:
             raise _undecodable(source, found.message, found.error)
         sizes = sorted(info.size_bytes for info in infos)

@@ -207,7 +207,7 @@ def make_plan(
     if (job.text_key or job.template) and data.looks and data.looks[0] is not None:
         # Only who names a folder's column means it; it is never the one field that holds text.
         samples = tuple({**data.looks[0].folder_values, **sample} for sample in samples)
-    text = planned_text(job, samples)
+    text = planned_text(job, samples, data.planned[0].format if data.planned else None)
     steps, known = steps_of(job, data.planned, text)
     cached_here = job.cache_dir and job.remote is None
     filesystem = filesystem_of(str(job.cache_dir), mounts()) if cached_here else ""

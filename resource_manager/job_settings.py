@@ -11,13 +11,16 @@ from brain.ml.tracker_processes import check_trackers
 from brain.ml.training_job import Every, TrainingJob
 from resource_manager.plan import PlannedSetting
 from resource_manager.remote_settings import changed_place, remote_of
+from tools_utilities.decode_probe import ProbeRules
 from tools_utilities.errors import UsageError
 from tools_utilities.settings import Settings
+from tools_utilities.shard_format import ReadOptions
+from tools_utilities.shard_formats.tokens import chosen_dtype
 
 SAME_NAME = (
     "cache_policy", "prefetch", "fetch_concurrency", "workers", "shuffle", "shuffle_mb", "seed",
     "mix_stop", "stall_seconds", "partition", "equalize", "max_drop", "on_bad", "bad_budget", "on_missing", "allow_changed", "allow_nan",
-    "strict", "text_key", "template", "tokenizer", "vocab_size", "seq_len", "pad_id", "eos_id", "overlong",
+    "strict", "text_key", "template", "tokenizer", "vocab_size", "token_dtype", "seq_len", "pad_id", "eos_id", "overlong",
     "layers", "lora_rank", "lora_alpha", "max_steps", "max_tokens", "max_samples", "max_seconds", "early_stop", "grad_accum", "lr",
     "schedule", "warmup_steps", "optimizer", "weight_decay", "grad_clip", "precision", "compile",
     "parallel", "tensor_parallel", "device", "nodes", "min_nodes", "rendezvous", "max_restarts", "rejoin_seconds", "sample_log", "keep",
@@ -56,6 +59,20 @@ def job_fields(settings: Settings, model: str = "quark") -> dict[str, Any]:
         check_trackers(fields["track"])
     find_strategy(settings.value("partition"))  # `adaptive` is not for training
     return fields
+
+
+def probe_rules(settings: Settings) -> ProbeRules:
+    """Return how the plan decodes a few records: as the run will read all of them."""
+    return ProbeRules(
+        options=ReadOptions(
+            allow_nan=settings.value("allow_nan"),
+            strict=settings.value("strict"),
+            seq_len=settings.value("seq_len"),
+            token_dtype=chosen_dtype(settings.value("token_dtype"), settings.value("vocab_size")),
+        ),
+        skip_bad=settings.value("on_bad") == "skip",
+        skip_missing=settings.value("on_missing") == "skip",
+    )
 
 
 def planned_settings(settings: Settings) -> tuple[PlannedSetting, ...]:

@@ -10,7 +10,9 @@ from brain.ml.tokenizer import BYTES, FileTokenizer, load_tokenizer
 from brain.ml.training_job import TrainingJob
 from tools_utilities.errors import InputNeededError
 from tools_utilities.shard_format import Sample
-from tools_utilities.shard_formats.webdataset import KEY_FIELD
+from tools_utilities.shard_formats.tokens import refuse_wide
+
+TOKEN_FILES = "tokens"  # noqa: S105 - a format's name, not a secret
 
 
 class PlannedText(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,13 +26,17 @@ class PlannedText(msgspec.Struct, frozen=True, kw_only=True):
     """What a sample is: `sequences` of text, `records`, or empty: only the model can tell."""
 
 
-def planned_text(job: TrainingJob, records: Sequence[Sample]) -> PlannedText:
-    """Return how the data of a job becomes samples, by a few decoded records.
+def planned_text(
+    job: TrainingJob, records: Sequence[Sample], format_name: str | None = None
+) -> PlannedText:
+    """Return how the data of a job becomes samples, by a few decoded records of a format.
 
     Raises:
         InputNeededError: no field, or several, could be the text, and the model is one of text.
-        UsageError: the named field is not in the records.
+        UsageError: the named field is not in the records, or tokens are read as what they are not.
     """
+    if format_name == TOKEN_FILES and records and job.token_dtype is None:
+        refuse_wide(records[0], "the .bin files")
     own = is_own(job.model) or job.command is not None
     try:
         found = _text_of(job, records)
@@ -40,8 +46,6 @@ def planned_text(job: TrainingJob, records: Sequence[Sample]) -> PlannedText:
         return PlannedText(rule=f"records, by {job.model}", samples="records")
     if not own:
         return found
-    if found.rule == f"field {KEY_FIELD}":  # a name of WebDataset's, no content
-        return PlannedText(rule=f"records, by {job.model}", samples="records")
     # Only running it could tell which of the two it takes.
     return PlannedText(rule=f"{found.rule}, or records as {job.model} takes them", samples="")
 

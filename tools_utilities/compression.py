@@ -58,11 +58,16 @@ class _Counted:
             yield piece
 
 
+def is_bomb(decoded_bytes: int, stored_bytes: int) -> bool:
+    """Tell whether so few stored bytes cannot honestly become so many."""
+    return decoded_bytes > max(_UNSUSPICIOUS_BYTES, _MOST_RATIO * stored_bytes)
+
+
 def _measured(decoded: Iterator[bytes], stored: _Counted, key: str) -> Iterator[bytes]:
     num_bytes = 0
     for piece in decoded:
         num_bytes += len(piece)
-        if num_bytes > max(_UNSUSPICIOUS_BYTES, _MOST_RATIO * stored.num_bytes):
+        if is_bomb(num_bytes, stored.num_bytes):
             raise RecordError(
                 f"{key}: a decompression bomb: {stored.num_bytes:,} bytes became more than "
                 f"{num_bytes - len(piece):,}",

@@ -16,6 +16,7 @@ from tools_utilities.errors import (
     ObjectNotFoundError,
     ObjectReplacedError,
     QuarkError,
+    RecordError,
     StoreError,
 )
 from tools_utilities.fetch import Fetcher
@@ -24,6 +25,7 @@ from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.shard_bytes import MemoryShardBytes
 from tools_utilities.shard_format import (
+    OpenSplit,
     ReadOptions,
     Sample,
     ShardBytes,
@@ -47,6 +49,20 @@ _PATIENCE = FetchLimits(max_attempts=3, retry_seconds=30)
 
 
 _GONE = (ObjectNotFoundError, ObjectReplacedError)
+_MOST_SHARDS = 16
+"""Looked into where bad ones may be skipped."""
+
+
+class ProbeRules(msgspec.Struct, frozen=True, kw_only=True):
+    """How records are read, and what is let through: as the run itself does."""
+
+    options: ReadOptions = ReadOptions()
+    skip_bad: bool = False
+    """Records and shards that cannot be read are passed over: others may be good."""
+    skip_missing: bool = False
+
+
+_STRICT = ProbeRules()
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,35 +123,44 @@ class TooLargeError(QuarkError):
     """A probe would have to read too much."""
 
 
-def probe(
-    store: ObjectStore, infos: Sequence[ObjectInfo], options: ReadOptions | None = None
-) -> Probe:
+def probe(store: ObjectStore, infos: Sequence[ObjectInfo], rules: ProbeRules = _STRICT) -> Probe:
     """Decode the first records of the first and the last shard that hold any.
+
+    Where bad ones may be skipped, further shards stand in for them.
 
     Raises:
         StoreError: the store did not answer; that says nothing of the data.
     """
     filled = [info for info in infos if info.size_bytes]
     chosen = filled[:1] + filled[-1:][: len(filled) - 1]
+    if rules.skip_bad or rules.skip_missing:
+        chosen += filled[1:-1][: _MOST_SHARDS - len(chosen)]
     samples: list[Sample] = []
     num_records = num_shards = 0
     too_large = ""
-    for info in chosen[:MAX_SHARDS]:
+    bad: QuarkError | None = None
+    for place, info in enumerate(chosen):
+        if num_shards == MAX_SHARDS or (place >= MAX_SHARDS and bad is None):
+            break
         try:
-            records = _first_records(store, info, options or ReadOptions())
+            records = _first_records(store, info, rules.options, skip_bad=rules.skip_bad)
         except TooLargeError as error:
             too_large = str(error)
         except QuarkError as error:
             if isinstance(error, StoreError) and not isinstance(error, _GONE):
                 raise
-            return Probe(
-                decodes=False, num_records=num_records, num_shards=num_shards,
-                message=_one_line(error), samples=tuple(samples), error=error,
-            )  # fmt: skip
+            bad = error
+            if not _may_skip(error, rules):
+                break
         else:
             samples = samples or records
             num_records += len(records)
             num_shards += 1
+    if bad is not None and not (num_shards and _may_skip(bad, rules)):
+        return Probe(
+            decodes=False, num_records=num_records, num_shards=num_shards,
+            message=_one_line(bad), samples=tuple(samples), error=bad,
+        )  # fmt: skip
     return Probe(
         decodes=True if num_shards else None,
         num_records=num_records,
@@ -188,6 +213,12 @@ def edge_records(
         shard.close()
 
 
+def _may_skip(error: QuarkError, rules: ProbeRules) -> bool:
+    if isinstance(error, ObjectNotFoundError):
+        return rules.skip_missing
+    return rules.skip_bad and isinstance(error, RecordError)
+
+
 def _one_line(error: QuarkError) -> str:
     if isinstance(error, AccessError):
         return f"may not be read: {error}"
@@ -195,7 +226,12 @@ def _one_line(error: QuarkError) -> str:
 
 
 def _first_records(
-    store: ObjectStore, info: ObjectInfo, options: ReadOptions, count: int = MAX_RECORDS
+    store: ObjectStore,
+    info: ObjectInfo,
+    options: ReadOptions,
+    count: int = MAX_RECORDS,
+    *,
+    skip_bad: bool = False,
 ) -> list[Sample]:
     shard_format = format_of(info.key)
     if shard_format is None:
@@ -203,17 +239,22 @@ def _first_records(
     options = with_litdata_index(store, [info], options)
     shard = RangeBytes(store, info)
     try:
-        return _open_first(shard, shard_format, options, count)
+        return _open_first(shard, shard_format, options, count, skip_bad=skip_bad)
     except TooLargeError:
         if shard_format.name not in _LINE_FORMATS:
             raise
-        return _head_records(store, info, shard_format, options, count)
+        return _head_records(store, info, shard_format, options, count, skip_bad=skip_bad)
     finally:
         shard.close()
 
 
 def _open_first(
-    shard: ShardBytes, shard_format: ShardFormat, options: ReadOptions, count: int
+    shard: ShardBytes,
+    shard_format: ShardFormat,
+    options: ReadOptions,
+    count: int,
+    *,
+    skip_bad: bool,
 ) -> list[Sample]:
     splits = shard_format.plan_splits(
         shard.info, lambda start, end: bytes(shard.read(start, end)), _SPLIT_BYTES, options
@@ -230,12 +271,31 @@ def _open_first(
                 raise
             break
         try:
-            records += opened.read(range(min(count - len(records), opened.num_samples)))
+            wanted = range(min(count - len(records), opened.num_samples))
+            records += _readable(opened, wanted) if skip_bad else opened.read(wanted)
         finally:
             opened.close()
         if len(records) >= count or (records and count <= MAX_RECORDS):
             break
     return records
+
+
+def _readable(opened: OpenSplit, indices: range) -> list[Sample]:
+    """Return those of the records that can be read.
+
+    Raises:
+        RecordError: there are records, and none can.
+    """
+    found: list[Sample] = []
+    last: RecordError | None = None
+    for index in indices:
+        try:
+            found += opened.read([index])
+        except RecordError as error:
+            last = error
+    if last is not None and not found:
+        raise last
+    return found
 
 
 def _head_records(
@@ -244,6 +304,8 @@ def _head_records(
     shard_format: ShardFormat,
     options: ReadOptions,
     count: int,
+    *,
+    skip_bad: bool,
 ) -> list[Sample]:
     """Decode whole lines from the beginning of an object that is too large to be opened."""
     key, compression = split_suffix(info.key)
@@ -256,4 +318,5 @@ def _head_records(
     lines = head[: head.rfind(b"\n") + 1]
     if not lines or (shard_format.name == "json" and lines.lstrip()[:1] == b"["):
         raise TooLargeError(f"{info.key}: more than {MAX_BYTES >> 20} MiB to decode it")
-    return _open_first(MemoryShardBytes(key, lines), shard_format, options, count)
+    shard = MemoryShardBytes(key, lines)
+    return _open_first(shard, shard_format, options, count, skip_bad=skip_bad)

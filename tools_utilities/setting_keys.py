@@ -90,7 +90,7 @@ SETTING_KEYS: tuple[SettingKey, ...] = (
     _key(
         "shuffle_mb",
         "float",
-        "MB of shards open at a time to mix over; unset: 151, more where files cannot be cut.",
+        "MB of shards open at a time to mix over; unset: 75, more where files cannot be cut.",
         minimum=0,
         exclusive=True,
     ),
@@ -156,6 +156,7 @@ SETTING_KEYS: tuple[SettingKey, ...] = (
     _key("template", "text", "Text made of several fields: `{title}: {body}`."),
     _key("tokenizer", "text", "`bytes` or the path of a tokenizer.json.", default="bytes"),
     _key("vocab_size", "int", "Tokens of the model; unset: the tokenizer's.", minimum=3),
+    _key("token_dtype", "choice", "Numbers of `.bin` token files.", choices=("uint16", "uint32")),
     _slot("seq_len", "int", "Tokens in a sequence.", default=256, minimum=2),
     _key("pad_id", "int", "Padding token.", default=0, minimum=0),
     _key("eos_id", "int", "End token.", default=2, minimum=0),

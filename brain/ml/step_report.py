@@ -134,6 +134,5 @@ def _most(fresh: Mapping[str, float]) -> str | None:
 
 
 def _hit_rate(stats: Mapping[str, float]) -> float | None:
-    cached = stats.get("objects_from_cache", 0)
-    opened = cached + stats.get("objects_from_store", 0)
-    return cached / opened if opened else None
+    fetched, cached = (stats.get(name, 0) for name in BYTES_READ)
+    return cached / (fetched + cached) if fetched + cached else None

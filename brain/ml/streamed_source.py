@@ -9,8 +9,10 @@ from brain.ml.dataset_shards.split_source import SplitView, StoreSource
 from brain.ml.dataset_shards.stream_dataset import StreamDataset
 from brain.ml.dataset_shards.stream_loader import StreamLoader
 from brain.ml.training_job import DataSource, TrainingJob
+from tools_utilities.errors import ObjectNotFoundError, RecordError
 from tools_utilities.scripts.s3_streaming_manager import StreamingManager
 from tools_utilities.shard_format import ReadOptions
+from tools_utilities.shard_formats.tokens import chosen_dtype
 
 SIZED_SPLITS = 4
 """Splits opened to estimate the samples of an epoch."""
@@ -36,7 +38,12 @@ class StreamedSource:
             concurrency=job.fetch_concurrency,
             counts_dir=job.counts_dir,
         )
-        self.options = ReadOptions(allow_nan=job.allow_nan, strict=job.strict, seq_len=job.seq_len)
+        self.options = ReadOptions(
+            allow_nan=job.allow_nan,
+            strict=job.strict,
+            seq_len=job.seq_len,
+            token_dtype=chosen_dtype(job.token_dtype, job.vocab_size),
+        )
 
     def open_stream(self, *, training: bool) -> None:
         """Make the stream, once `view` and `options` are settled."""
@@ -71,6 +78,11 @@ class StreamedSource:
             self.stream, batch_size, num_workers=self._job.workers, collate_fn=self.collate
         )
 
+    def _may_skip(self, error: RecordError | ObjectNotFoundError) -> bool:
+        """Tell whether the run goes on without what cannot be read."""
+        missing = isinstance(error, ObjectNotFoundError)
+        return (self._job.on_missing if missing else self._job.on_bad) == "skip"
+
     def estimate_samples(self) -> int:
         """Return about how many samples an epoch has; a pure function of the data.
 
@@ -82,11 +94,18 @@ class StreamedSource:
         numbers = range(0, len(table), step)[:SIZED_SPLITS]
         source = StoreSource(self.manager, options=self.options, deserialize=None, view=self.view)
         samples = bytes_opened = 0
-        for number in numbers:
-            opened = source.open_split(table, number)
-            samples += opened.num_samples
-            bytes_opened += table.split(number).num_bytes
-            opened.close()
+        for first in numbers:
+            for number in range(first, min(first + step, len(table))):
+                try:
+                    opened = source.open_split(table, number)
+                except (RecordError, ObjectNotFoundError) as error:
+                    if not self._may_skip(error):
+                        raise
+                    continue  # its neighbour stands in for it
+                samples += opened.num_samples
+                bytes_opened += table.split(number).num_bytes
+                opened.close()
+                break
         if not bytes_opened:
             return samples
         return max(samples, round(int(table.num_bytes.sum()) * samples / bytes_opened))

@@ -1,7 +1,9 @@
 """How a record becomes text; imports no torch, so that a plan can name the rule.
 
 `text_key`, else the field `text`, else `content`, else the only field that holds a string. A
-template makes text of several fields. Records with `input_ids` (or `token_ids`) need no rule.
+template makes text of several fields. Records with `input_ids` (or `token_ids`) need no rule. Bytes are
+text in UTF-8 where they are named, and in a WebDataset's `.txt` and `.text`, whose fields are all bytes;
+a WebDataset's `__key__` is a name, no content.
 """
 
 import string
@@ -15,6 +17,9 @@ from tools_utilities.errors import InputNeededError, RecordError, UsageError
 TOKEN_FIELDS = ("input_ids", "token_ids")
 """Fields of ready tokens; the first wins."""
 USUAL_FIELDS = ("text", "content")
+KEY_FIELD = "__key__"
+_TEXT_MEMBERS = frozenset({"txt", "text"})
+"""Extensions of a WebDataset's text files."""
 
 
 class TextRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,10 +107,16 @@ def choose_text_rule(
     for name in USUAL_FIELDS:
         if isinstance(sample.get(name), str):
             return TextRule(field=name)
-    texts = [name for name, value in sample.items() if isinstance(value, str)]
+    texts = [name for name in sample if _may_be_text(sample, name)]
     if len(texts) == 1:
         return TextRule(field=texts[0])
     raise _undecided(sample, texts)
+
+
+def _may_be_text(sample: Mapping[str, Any], name: str) -> bool:
+    if KEY_FIELD in sample and isinstance(sample[name], bytes):
+        return name.rpartition(".")[2] in _TEXT_MEMBERS
+    return isinstance(sample[name], str) and name != KEY_FIELD
 
 
 def _given_rule(text_key: str | None, template: str | None) -> TextRule | None:
@@ -132,14 +143,26 @@ def _undecided(sample: Mapping[str, Any], texts: list[str]) -> InputNeededError:
 
 
 def _string(sample: Mapping[str, Any], name: str) -> str:
-    value = sample.get(name)
+    value = _decoded(sample, name)
     if not isinstance(value, str):
         raise _bad_field(sample, name, "text")
     return value
 
 
-def _plain(sample: Mapping[str, Any], name: str) -> str:
+def _decoded(sample: Mapping[str, Any], name: str) -> Any:
     value = sample.get(name)
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RecordError(
+            f"field {name} holds bytes that are not UTF-8 text: byte {error.start}", field=name
+        ) from error
+
+
+def _plain(sample: Mapping[str, Any], name: str) -> str:
+    value = _decoded(sample, name)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise _bad_field(sample, name, "text or a number")
     return str(value)

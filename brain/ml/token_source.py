@@ -17,16 +17,20 @@ from brain.ml.streamed_source import StreamedSource
 from brain.ml.text_rule import TextRule, choose_text_rule, has_tokens
 from brain.ml.tokenizer import MAX_UINT16, Tokenizer
 from brain.ml.training_job import DataSource, TrainingJob
-from tools_utilities.errors import DataNotFoundError
+from tools_utilities.errors import DataNotFoundError, ObjectNotFoundError, RecordError
 from tools_utilities.folder_columns import find_folder_columns, open_table_split
 from tools_utilities.litdata_index import with_litdata_index
+from tools_utilities.object_store import ObjectInfo
 from tools_utilities.scripts.dataset_discovery import group_objects
-from tools_utilities.shard_format import Sample, require_format
+from tools_utilities.shard_format import OpenSplit, ReadOptions, Sample, require_format
+from tools_utilities.shard_formats.tokens import refuse_wide
 from tools_utilities.token_rows import TOKEN_COLUMNS
 
 TOKEN_FILE_FORMAT = "tokens"  # noqa: S105 - a format's name, not a secret
 PROBED_OBJECTS = 16
 """Objects looked into for a first record; the first ones may be empty."""
+PROBED_RECORDS = 256
+"""Records looked at of each, where bad ones are skipped."""
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +107,8 @@ class TokenSource(StreamedSource):
         vocab_size = job.vocab_size or tokenizer.vocab_size
         if has_tokens(sample) and job.text_key is None and job.template is None:
             if require_format(key).name == TOKEN_FILE_FORMAT:
+                if job.token_dtype is None:
+                    refuse_wide(sample, key)
                 return TokenRun(vocab_size=vocab_size, seq_len=job.seq_len), "tokens as one run"
             self.options = msgspec.structs.replace(self.options, first_of=TOKEN_COLUMNS)
             view = TokenSequences(vocab_size=vocab_size, seq_len=job.seq_len, overlong=job.overlong)
@@ -123,7 +129,12 @@ class TokenSource(StreamedSource):
         )
 
     def _first_record(self) -> tuple[str, Sample]:
-        """Return the first record that can be read, and its object's key."""
+        """Return the first record that can be read, and its object's key.
+
+        Raises:
+            DataNotFoundError: there are none.
+            RecordError: one cannot be read and must not be skipped, or none can.
+        """
         data, manager = self.data, self.manager
         infos = group_objects(manager.store, data.prefix, data.stem, format_name=data.format)
         probed = [info for info in infos if info.size_bytes][:PROBED_OBJECTS]
@@ -133,24 +144,48 @@ class TokenSource(StreamedSource):
             folder = data.prefix[: data.prefix.rfind("/") + 1]
             columns = find_folder_columns((info.key for info in infos), folder)
             options = msgspec.structs.replace(options, folder_columns=columns)
+        last: RecordError | ObjectNotFoundError | None = None
         for info in probed:
-            shard_format = require_format(info.key)
-            splits = shard_format.plan_splits(
-                info,
-                partial(manager.read_range, info),
-                SPLIT_BYTES,
-                options,
-            )
-            shard = manager.open_shard(info)
             try:
-                opened = open_table_split(shard, splits[0], options)
-                if opened.num_samples:
-                    return info.key, opened.read([0])[0]
-                opened.close()
-            finally:
-                shard.close()
+                sample = self._first_of(info, options)
+            except (RecordError, ObjectNotFoundError) as error:
+                if not self._may_skip(error):
+                    raise
+                last = error
+            else:
+                if sample is not None:
+                    return info.key, sample
+        if last is not None:
+            raise last
         raise DataNotFoundError(
             f"{data.store.uri}: no records at prefix {data.prefix!r}",
             hint="Check the prefix; a folder ends in `/`.",
             prefix=data.prefix,
         )
+
+    def _first_of(self, info: ObjectInfo, options: ReadOptions) -> Sample | None:
+        """Return an object's first record that can be read; None where its first split has none."""
+        plan_splits = require_format(info.key).plan_splits
+        splits = plan_splits(info, partial(self.manager.read_range, info), SPLIT_BYTES, options)
+        shard = self.manager.open_shard(info)
+        try:
+            opened = open_table_split(shard, splits[0], options)
+            try:
+                return self._first_readable(opened)
+            finally:
+                opened.close()
+        finally:
+            shard.close()
+
+    def _first_readable(self, opened: OpenSplit) -> Sample | None:
+        last: RecordError | None = None
+        for index in range(min(opened.num_samples, PROBED_RECORDS)):
+            try:
+                return opened.read([index])[0]
+            except RecordError as error:
+                if not self._may_skip(error):
+                    raise
+                last = error
+        if last is not None:
+            raise last
+        return None

@@ -137,6 +137,8 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tokenizer: str = "bytes"
     vocab_size: int | None = None
     """Tokens of the model; None: the tokenizer's. Data with ready tokens may need more than bytes."""
+    token_dtype: str | None = None
+    """Numbers of `.bin` token files: `uint16` or `uint32`; None: as wide as `vocab_size` needs."""
     seq_len: int = 256
     pad_id: int = 0
     eos_id: int = 2

@@ -68,3 +68,25 @@ def test_record_without_text_is_an_error(sample: dict[str, object]):
 def test_ready_tokens_need_no_rule():
     assert has_tokens({"token_ids": [1]})
     assert not has_tokens({"text": "a"})
+
+
+def test_a_webdatasets_text_is_its_text_file_never_its_key():
+    sample = {"__key__": "a/0001", "txt": "h\u00e9".encode(), "cls": b"1"}
+    rule = choose_text_rule(sample)
+    assert rule == TextRule(field="txt")
+    assert rule.text_of(sample) == "h\u00e9"
+    assert choose_text_rule({"__key__": "1", "en.txt": b"a", "jpg": b"b"}).field == "en.txt"
+    with pytest.raises(InputNeededError, match="jpg, cls"):
+        choose_text_rule({"__key__": "1", "jpg": b"a", "cls": b"1"})
+    with pytest.raises(InputNeededError, match=r"de\.txt, en\.txt"):
+        choose_text_rule({"__key__": "1", "de.txt": b"a", "en.txt": b"b"})
+
+
+def test_bytes_are_text_where_they_are_named_and_are_utf_8():
+    sample = {"body": b"abc", "n": 2}
+    assert choose_text_rule(sample, text_key="body").text_of(sample) == "abc"
+    assert choose_text_rule(sample, template="{body}/{n}").text_of(sample) == "abc/2"
+    with pytest.raises(InputNeededError):
+        choose_text_rule(sample)
+    with pytest.raises(RecordError, match="body holds bytes that are not UTF-8 text: byte 1"):
+        TextRule(field="body").text_of({"body": b"a\xff"})

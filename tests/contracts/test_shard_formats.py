@@ -58,6 +58,11 @@ SAMPLES: dict[str, Callable[[int, random.Random], Sample]] = {
         "score": np.float16(i / 2),
     },
     "npy": lambda _, rng: {"array": np.array(rng.choices(range(99), k=6), "<f4").reshape(2, 3)},
+    "npz": lambda i, rng: {
+        "x": np.array(rng.choices(range(99), k=6), "<f4").reshape(2, 3),
+        "label": np.int64(i),
+        "word": np.array("é\u2028" * rng.randrange(3), "<U9"),
+    },
     "parquet": text_sample,
     "tokens": lambda _, rng: {"input_ids": np.array(rng.choices(range(65536), k=SEQ_LEN), "<u2")},
     "txt": lambda i, rng: {"text": f"line {i} \u2028\x85" * rng.randrange(3)},

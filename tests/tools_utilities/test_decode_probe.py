@@ -13,9 +13,10 @@ import pytest
 import zstandard
 
 from tests import discovery_trees as trees
-from tools_utilities.decode_probe import MAX_BYTES, RangeBytes, TooLargeError, probe
+from tools_utilities.decode_probe import MAX_BYTES, ProbeRules, RangeBytes, TooLargeError, probe
 from tools_utilities.errors import ObjectReplacedError
 from tools_utilities.object_store import ObjectInfo
+from tools_utilities.shard_format import ReadOptions
 
 
 @pytest.fixture
@@ -196,3 +197,28 @@ def test_a_range_beyond_the_allowance_is_refused(store: trees.CountingStore):
 
 def test_a_name_that_no_format_reads_is_not_decoded(store: trees.CountingStore):
     assert probe(store, put(store, a__db=b"x")).decodes is None
+
+
+def test_where_bad_ones_may_be_skipped_others_stand_in_for_them(store: trees.CountingStore):
+    lines = b'{"n": \n{"n": 1}\n{"n": NaN}\n{"n": 2}\n'
+    infos = put(store, a__jsonl=b"{\n" * 9, b__jsonl=lines, c__jsonl=b'{"n": 3}\n', z__jsonl=b"?\n")
+    assert probe(store, infos).decodes is False
+    found = probe(store, infos, ProbeRules(skip_bad=True))
+    assert (found.decodes, found.num_shards, found.num_records) == (True, 2, 3)
+    assert found.samples == ({"n": 1}, {"n": 2})
+    nothing = probe(store, [infos[0], infos[-1]], ProbeRules(skip_bad=True))
+    assert (nothing.decodes, nothing.num_shards) == (False, 0)
+    assert "z.jsonl" in nothing.message
+
+
+def test_records_are_read_as_the_run_reads_them(store: trees.CountingStore):
+    infos = put(store, a__jsonl=b'{"n": NaN}\n')
+    assert probe(store, infos).decodes is False
+    assert probe(store, infos, ProbeRules(options=ReadOptions(allow_nan=True))).decodes is True
+
+
+def test_an_object_that_is_gone_may_be_skipped_by_itself(store: trees.CountingStore):
+    infos = put(store, a__jsonl=b'{"n": 1}\n', b__jsonl=b'{"n": 2}\n', c__jsonl=b'{"n": 3}\n')
+    store.delete("a.jsonl")
+    assert probe(store, infos, ProbeRules(skip_bad=True)).decodes is False
+    assert probe(store, infos, ProbeRules(skip_missing=True)).num_records == 2

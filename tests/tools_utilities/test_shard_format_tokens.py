@@ -10,7 +10,12 @@ import pytest
 from tests.shard_reading import in_memory, one_split, plan, read_all, written
 from tools_utilities.errors import RecordError, UsageError
 from tools_utilities.shard_format import ReadOptions
-from tools_utilities.shard_formats.tokens import TokenSplit, write_tokens
+from tools_utilities.shard_formats.tokens import (
+    TokenSplit,
+    chosen_dtype,
+    refuse_wide,
+    write_tokens,
+)
 
 FOUR = ReadOptions(seq_len=4)
 
@@ -110,3 +115,18 @@ def test_what_does_not_fit_is_refused(bad: Any, why: str) -> None:
 def test_a_short_sample_before_the_last_is_refused() -> None:
     with pytest.raises(RecordError, match=r"sample 2 .*only the last"):
         written("tokens", [{"input_ids": [1, 2]}, {"input_ids": [3]}, {"input_ids": [4, 5]}])
+
+
+def test_the_type_of_numbers_follows_the_vocabulary_unless_it_is_said():
+    assert chosen_dtype(None, None) == chosen_dtype(None, 65_536) == "uint16"
+    assert chosen_dtype(None, 65_537) == "uint32"
+    assert chosen_dtype("uint16", 128_256) == "uint16"
+    assert chosen_dtype("uint32", 10) == "uint32"
+
+
+def test_ids_of_four_bytes_read_as_two_are_refused():
+    ids = np.arange(5, 21, dtype=np.uint32)
+    with pytest.raises(UsageError, match="every second number is 0"):
+        refuse_wide({"input_ids": ids.view(np.uint16)}, "a.bin")
+    for fine in (ids.astype(np.uint16), ids, np.zeros(32, np.uint16), ids[:3].view(np.uint16)):
+        refuse_wide({"input_ids": fine}, "a.bin")

@@ -20,7 +20,7 @@ import msgspec
 
 from tools_utilities.candidate_checks import Limits, is_group, manifest_says, why_not
 from tools_utilities.console import SCHEMA, Console, Surroundings
-from tools_utilities.decode_probe import Probe, probe
+from tools_utilities.decode_probe import Probe, ProbeRules, probe
 from tools_utilities.errors import AccessError, DataNotFoundError, QuarkError
 from tools_utilities.folder_walk import Walk, walk_folders
 from tools_utilities.group_lines import detail_lines, failure_lines, folder_lines, group_lines
@@ -149,11 +149,12 @@ def find_groups(
     min_objects: int = 8,
     min_size_kb: float = 1.0,
     probe: bool = True,
+    rules: ProbeRules = ProbeRules(),  # noqa: B008 - frozen
 ) -> Discovery:
     """Return the shard groups down to `depth` folders below a folder.
 
     `root_prefix` is a folder with or without its closing slash; empty is the whole bucket. With
-    `probe`, a few records of a few shards of the best groups are decoded.
+    `probe`, a few records of a few shards of the best groups are decoded, by `rules`.
 
     Raises:
         DataNotFoundError: no such bucket, or nothing below the prefix.
@@ -173,7 +174,7 @@ def find_groups(
     rated = _best_first(rated)
     qualifying = [found for found in rated if found.group.qualifies]
     if probe:
-        qualifying = _probed(store, root, qualifying)
+        qualifying = _probed(store, root, qualifying, rules)
     failed = [found for found in rated if not found.group.qualifies]
     loose = [found for found in failed if found.candidate.stands_alone]
     denied = [listing for listing in walk.folders.values() if listing.denied is not None]
@@ -250,7 +251,9 @@ def _shard_group(candidate: Candidate, rating: Rating, ignored: int) -> ShardGro
     )
 
 
-def _probed(store: ObjectStore, root: str, rated: Sequence[_Rated]) -> list[_Rated]:
+def _probed(
+    store: ObjectStore, root: str, rated: Sequence[_Rated], rules: ProbeRules
+) -> list[_Rated]:
     """Decode some of the best groups, until one that may be chosen is among them."""
     done: list[_Rated] = []
     refused: list[AccessError] = []
@@ -258,7 +261,7 @@ def _probed(store: ObjectStore, root: str, rated: Sequence[_Rated]) -> list[_Rat
     while waiting and len(done) < MAX_PROBED:
         now, waiting = waiting[:PROBED_AT_ONCE], waiting[PROBED_AT_ONCE:]
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="probe") as pool:
-            probes = list(pool.map(lambda found: probe(store, found.candidate.objects), now))
+            probes = list(pool.map(lambda found: probe(store, found.candidate.objects, rules), now))
             refused.extend(one.error for one in probes if isinstance(one.error, AccessError))
             done.extend(
                 _with_probe(found, root, result) for found, result in zip(now, probes, strict=True)

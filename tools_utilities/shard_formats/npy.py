@@ -234,10 +234,14 @@ class NpySplit:
             RecordError: a text has a number that is no character.
         """
         self._content.touched(len(indices), len(indices) * self._rows[:1].nbytes)
-        block: npt.NDArray[Any] = self._rows[list(indices)]
-        block = block.astype(block.dtype.newbyteorder("="), copy=False)
-        if block.dtype.kind == "U" and block.size:
-            self._check_text(block, indices)
+        block = take_rows(self._rows, indices)
+        wrong = first_bad_text(block)
+        if wrong is not None:
+            index = indices[wrong]
+            reason = (
+                f"row {index + 1} of the split is no text: it has numbers that are no character"
+            )
+            raise self._content.bad_record(reason, index=index)
         return block
 
     def read(self, indices: Sequence[int]) -> list[Sample]:
@@ -253,27 +257,40 @@ class NpySplit:
         self._rows = self._rows[:0].copy()
         self._content.close()
 
-    def _check_text(self, block: npt.NDArray[Any], indices: Sequence[int]) -> None:
-        """Refuse numbers beyond Unicode, which crash numpy's conversion to text."""
-        numbers = np.ascontiguousarray(block).view(np.uint32).reshape(len(block), -1)
-        wrong = np.flatnonzero((numbers > sys.maxunicode).any(axis=1))
-        if len(wrong):
-            index = indices[int(wrong[0])]
-            raise self._content.bad_record(
-                f"row {index + 1} of the split is no text: {numbers[wrong[0]].max()} is no character",
-                index=index,
-            )
-
     def _map_rows(self, header: NpyHeader, split: Split) -> npt.NDArray[Any]:
         start = max(split.start, header.num_bytes)
         view = self._content.shard.read(start, split.end)
         num_rows, rest = divmod(len(view), header.row_bytes or 1)
         if rest or (start - header.num_bytes) % (header.row_bytes or 1):
             raise self._content.bad_record("the range is not a whole number of rows", offset=start)
-        flat = np.frombuffer(view, header.dtype)
         if header.fortran_order:
-            return flat.reshape(header.shape, order="F")
-        return flat.reshape((num_rows, *header.shape[1:]))
+            return _shaped(header, view)
+        return np.frombuffer(view, header.dtype).reshape((num_rows, *header.shape[1:]))
+
+
+def map_rows(header: NpyHeader, file: memoryview) -> npt.NDArray[Any]:
+    """Return the array of a whole npy file, where it lies."""
+    return _shaped(header, file[header.num_bytes :])
+
+
+def _shaped(header: NpyHeader, data: memoryview) -> npt.NDArray[Any]:
+    flat = np.frombuffer(data, header.dtype)
+    return flat.reshape(header.shape, order="F" if header.fortran_order else "C")
+
+
+def take_rows(rows: npt.NDArray[Any], indices: Sequence[int]) -> npt.NDArray[Any]:
+    """Return rows as one array in native byte order, copied once."""
+    block: npt.NDArray[Any] = rows[list(indices)]
+    return block.astype(block.dtype.newbyteorder("="), copy=False)
+
+
+def first_bad_text(block: npt.NDArray[Any]) -> int | None:
+    """Return the first row of text with numbers beyond Unicode, which crash numpy's conversion."""
+    if block.dtype.kind != "U" or not block.size:
+        return None
+    numbers = np.ascontiguousarray(block).view(np.uint32).reshape(len(block), -1)
+    wrong = np.flatnonzero((numbers > sys.maxunicode).any(axis=1))
+    return int(wrong[0]) if len(wrong) else None
 
 
 def _write(samples: Iterable[Sample], file: BinaryIO) -> int:
@@ -289,7 +306,7 @@ def _write(samples: Iterable[Sample], file: BinaryIO) -> int:
                 )
             rows.write(row.tobytes())
             count += 1
-        file.write(_header_bytes(count, first))
+        file.write(header_bytes(count, first))
         file.writelines(rows.pieces(_WRITE_BYTES))
     return count
 
@@ -308,7 +325,8 @@ def _row_of(sample: Sample, index: int) -> npt.NDArray[Any]:
     return row
 
 
-def _header_bytes(num_rows: int, row: npt.NDArray[Any] | None) -> bytes:
+def header_bytes(num_rows: int, row: npt.NDArray[Any] | None) -> bytes:
+    """Return the header of a file of so many rows like `row`."""
     dtype = np.dtype(np.float64) if row is None else row.dtype
     shape = (num_rows, *(() if row is None else row.shape))
     text = f"{{'descr': {dtype.str!r}, 'fortran_order': False, 'shape': {shape}, }}"

@@ -25,6 +25,9 @@ from tools_utilities.shard_format import (
 from tools_utilities.split_content import SplitContent
 
 FIELD = "input_ids"
+_MOST_UINT16 = 1 << 16
+_TELLING = 8
+"""Zeros between other ids that cannot be chance."""
 _DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 
 
@@ -79,6 +82,30 @@ class Tokens:
         `write_tokens` takes another type.
         """
         return write_tokens(samples, file, "uint16")
+
+
+def chosen_dtype(said: str | None, vocab_size: int | None) -> str:
+    """Return the number type of token files: what was said, else what a vocabulary's ids need."""
+    if said is not None:
+        return said
+    return "uint32" if (vocab_size or 0) > _MOST_UINT16 else "uint16"
+
+
+def refuse_wide(sample: Sample, where: str) -> None:
+    """Refuse tokens read as uint16 whose every second number is 0: they are ids of four bytes.
+
+    Nothing else would show it where ids are small: half of what is trained on would be 0.
+
+    Raises:
+        UsageError: so it is.
+    """
+    ids = np.asarray(sample.get(FIELD, ()))
+    lows, highs = ids[::2], ids[1::2]
+    if len(highs) >= _TELLING and ids.dtype.itemsize == 2 and lows.any() and not highs.any():  # noqa: PLR2004 - uint16
+        raise UsageError(
+            f"{where}: every second number is 0, so these seem to be uint32 tokens read as uint16",
+            hint="Add token_dtype=uint32, or token_dtype=uint16 if they are just that.",
+        )
 
 
 def token_dtype(options: ReadOptions) -> np.dtype[Any]:

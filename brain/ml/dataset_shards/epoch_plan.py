@@ -74,3 +74,5 @@ class EpochCounts:
     open_seconds: float = 0.0
     """Spent waiting for splits to be open."""
     splits_opened: int = 0
+    read_bytes: float = 0.0
+    """Stored bytes of the samples read: of each its share of its splits'."""

@@ -89,6 +89,7 @@ class EpochReader:
         for chunk in self._walk.chunks(self._next_positions):
             self._turn_over(chunk)
             found = self._read(chunk)
+            self.seen.read_bytes += self._windows.bytes_of(chunk, len(found))
             sure = self._sure(len(held) + len(found), chunk)
             for ready in (held[:sure], found[: max(0, sure - len(held))]):
                 if ready:

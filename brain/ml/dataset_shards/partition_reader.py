@@ -126,18 +126,27 @@ class PartitionReader:
             codes, chosen = self._take(size), self._mine(turn, size)
             if len(chosen):
                 self.seen.padded += len(chosen) if turn >= end else 0
+                self.seen.read_bytes += self._windows.bytes_of_codes(codes[chosen])
                 yield Block(slot, self._windows.read(codes[chosen]))
                 slot += len(chosen)
             turn += size
         self.seen.dropped = self.deal.dropped
 
     def codes(self, first_turn: int, num_turns: int) -> tuple[Indices, Indices]:
-        """Return split numbers and indices of some turns of the rank; reads nothing."""
+        """Return split numbers and indices of some turns of the rank, padding too; reads nothing."""
         rank = self.plan.share.rank
-        end = min(first_turn + num_turns, self.deal.turns(rank), self.deal.lefts[rank])
-        first_turn = min(first_turn, end)
-        self._enter_own(first_turn)
-        return split_codes(self._take(end - first_turn))
+        turns, own = self.deal.turns(rank), self.deal.lefts[rank]
+        end = min(first_turn + num_turns, turns)
+        turn, parts = min(first_turn, end), [np.zeros(0, np.int64)]
+        if turn < min(own, end):
+            self._enter_own(turn)
+            parts.append(self._take(min(own, end) - turn))
+            turn = min(own, end)
+        while turn < end:
+            size = min(self._enter_again(turns - turn), end - turn)
+            parts.append(self._take(size))
+            turn += size
+        return split_codes(np.concatenate(parts))
 
     def first_splits(self) -> list[int]:
         """Return splits in the order in which they are needed at first."""

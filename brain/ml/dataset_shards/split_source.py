@@ -15,7 +15,7 @@ from tools_utilities.folder_columns import open_table_split
 from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.open_files import check_open_files
-from tools_utilities.schema_drift import SchemaCensus, tell_drift
+from tools_utilities.schema_drift import SchemaCensus, SchemaDrift, tell_drift
 from tools_utilities.shard_format import (
     Columns,
     OpenSplit,
@@ -220,6 +220,11 @@ class StoreSource:
         columns: Columns | None = getattr(opened, "columns", None)
         if columns is not None and self._census.add_once(key, columns):
             tell_drift(self._census, strict=self._options.strict)
+
+    @property
+    def drift(self) -> SchemaDrift | None:
+        """How the columns of the shards differ, as far as they have been opened here."""
+        return self._census.drift()
 
     def read_ahead(self, infos: Sequence[ObjectInfo]) -> None:
         """Pass the order of use on to the manager."""

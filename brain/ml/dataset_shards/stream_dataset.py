@@ -389,7 +389,8 @@ class StreamDataset(IterableDataset[Any]):
         from brain.ml.dataset_shards.stream_statistics import stream_statistics
 
         manager = {} if self._manager is None else self._manager.get_stats()
-        return stream_statistics(manager, self._totals, self.bookmark.iteration, self._index)
+        iteration, index = self.bookmark.iteration, self._index
+        return stream_statistics(manager, self._totals, iteration, index, self._source)
 
     # Crossing to other processes.
 

@@ -103,17 +103,25 @@ class StreamIndex:
         Raises:
             DataError: an object has more or fewer samples than promised.
         """
-        for number, expected in self.expected.items():
-            counts = self.counts[self.table.object_of == number]
-            if (counts >= 0).all() and int(counts.sum()) != expected:
-                key, found = self.table.objects[number].key, int(counts.sum())
-                raise DataError(
-                    f"{key}: {found} samples read, {expected} in the manifest",
-                    hint="The shard or its manifest is damaged; write it again.",
-                    key=key,
-                    expected=expected,
-                    found=found,
-                )
+        if not self.expected:
+            return
+        objects, owner = len(self.table.objects), self.table.object_of
+        found, known = np.zeros(objects, np.int64), np.ones(objects, np.bool_)
+        np.add.at(found, owner, self.counts)
+        known[owner[self.counts < 0]] = False
+        numbers = np.fromiter(self.expected, np.int64)
+        wanted = np.fromiter(self.expected.values(), np.int64)
+        wrong = (known[numbers] & (found[numbers] != wanted)).nonzero()[0]
+        if len(wrong):
+            number, expected = int(numbers[wrong[0]]), int(wanted[wrong[0]])
+            key, samples = self.table.objects[number].key, int(found[number])
+            raise DataError(
+                f"{key}: {samples} samples read, {expected} in the manifest",
+                hint="The shard or its manifest is damaged; write it again.",
+                key=key,
+                expected=expected,
+                found=samples,
+            )
 
     def save_counts(self) -> None:
         """Keep what has been learned for the next process; quietly does nothing without a folder."""

@@ -48,6 +48,8 @@ class StreamTotals:
     """Keys of objects that were gone."""
     dropped: int = 0
     padded: int = 0
+    read_bytes: float = 0.0
+    """Stored bytes of the samples that were read."""
     open_seconds: float = 0.0
     read_seconds: float = 0.0
     checkpoints: int = 0
@@ -78,8 +80,9 @@ class Iteration:
         self._usable_batch = 1
         self._last_batch = 0
         self._left_out = 0
-        self._told_until = self._told_open = 0.0
         """Bad records that a view has left out of the splits opened so far."""
+        self._told_until = self._told_open = 0.0
+        self._told_bytes = 0.0
 
     @property
     def start(self) -> EpochStart:
@@ -200,7 +203,7 @@ class Iteration:
 
     def _read(self) -> Iterator[Block]:
         reader, self._left_out = self._reader, 0
-        self._told_until, self._told_open = time.perf_counter(), 0.0
+        self._told_until, self._told_open, self._told_bytes = time.perf_counter(), 0.0, 0.0
         unknown = int((self._index.counts < 0).sum())
         try:
             for block in reader.blocks():
@@ -208,20 +211,23 @@ class Iteration:
                 self._count_time(reader.seen)
                 yield block
             self._count_dropped(reader.seen)
-            self._index.check_manifest()
         finally:
             reader.close()
             self._count_time(reader.seen)
             self._add(reader.seen)
             if unknown != int((self._index.counts < 0).sum()):
                 self._index.save_counts()
+        # Only now: the counts that this pass has learned are the index's since the reader was closed.
+        self._index.check_manifest()
 
     def _count_time(self, seen: EpochCounts) -> None:
-        """Add the time since the last call: a step tells of what was waited by then."""
+        """Add time and bytes since the last call: a step tells of what was waited and read by then."""
         totals, now = self._totals, time.perf_counter()
         totals.read_seconds += now - self._told_until
         totals.open_seconds += seen.open_seconds - self._told_open
+        totals.read_bytes += seen.read_bytes - self._told_bytes
         self._told_until, self._told_open = now, seen.open_seconds
+        self._told_bytes = seen.read_bytes
 
     def _add(self, seen: EpochCounts) -> None:
         self.seen = seen

@@ -147,7 +147,10 @@ class StreamLoader(DataLoader[Any]):
         self._brought.begin()
         if pool is None:
             endpoint_id = endpoint_of(self.stream.manager, plan)
-            if endpoint_id is not None and not start.position:
+            expects = endpoint_id is not None and not start.position
+            # A forked worker would have what the threads that fetch are only half through importing.
+            forks = context.get_start_method() == "fork"
+            if expects and not forks:
                 self._brought.expect(plan, index.counts)
             task = WorkerTask(
                 index=index,
@@ -165,6 +168,8 @@ class StreamLoader(DataLoader[Any]):
                 on_wanted=self._brought.wanted,
                 on_opened=self._brought.opened,
             )
+            if expects and forks:
+                self._brought.expect(plan, index.counts)
         number = pool.begin(start, plan.share, index.counts, plan.partitioning, plan.seed)
         bookmark.stand_at(Standing(start.epoch, start.position, start.hint, start.partitions))
         return self._receive(pool, number, turn, index)
@@ -235,8 +240,12 @@ class StreamLoader(DataLoader[Any]):
         self.stream.set_epoch(epoch)
 
     def samples_in_step(self, step: int, *, epoch: int = 0) -> list[SampleRef]:
-        """Return which samples step `step` (from 0) of an epoch holds, over all ranks, in order."""
-        return find_samples(self.stream, step, epoch, self._per_rank)
+        """Return which samples step `step` (from 0) of an epoch holds, over all ranks, in order.
+
+        Raises:
+            UsageError: a step or an epoch below 0.
+        """
+        return find_samples(self.stream, step, epoch, self._per_rank, drop_last=self._drop_last)
 
     def get_stats(self) -> dict[str, Any]:
         """Return the stream's statistics, those of worker processes added.

@@ -1,10 +1,13 @@
 """A stream's statistics by name, beside those of its manager."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from brain.ml.dataset_shards.stream_index import StreamIndex
 from brain.ml.dataset_shards.stream_iteration import Iteration, StreamTotals
+
+if TYPE_CHECKING:
+    from tools_utilities.schema_drift import SchemaDrift
 
 
 def stream_statistics(
@@ -12,34 +15,54 @@ def stream_statistics(
     totals: StreamTotals,
     iteration: Iteration | None,
     index: StreamIndex | None = None,
+    source: object = None,
 ) -> dict[str, Any]:
     """Return the manager's statistics and what the stream adds to them.
 
-    `local_samples` and `remote_samples` share out the samples as the objects they came from were
-    found in the cache (or on a local disk) and in the store.
+    What came from the cache (or a local disk) are the stored bytes of the samples read, less what was
+    fetched: an object is opened once a split, and counting openings would find each object in the cache
+    that has just been fetched. `local_samples` and `remote_samples` share out the samples likewise.
     """
     samples = totals.samples + (0 if iteration is None else iteration.num_samples)
-    from_store = manager.get("objects_from_store", 0)
-    opened = from_store + manager.get("objects_from_cache", 0)
-    remote = round(samples * from_store / opened) if opened else 0
     busy = totals.read_seconds - totals.open_seconds
-    return {
+    found: dict[str, Any] = {
         "prefetch_hits": 0,
         "prefetch_misses": 0,
         "avg_load_time_us": 0.0,
         **manager,
         "samples_loaded": samples,
-        "local_samples": samples - remote,
-        "remote_samples": remote,
+        "bytes_read": round(totals.read_bytes),
         "bad_records": totals.bad,
         "skipped": dict(totals.skipped),
         "missing_objects": len(totals.missing),
-        "schema_drift": "" if index is None or index.drift is None else index.drift.text,
+        "schema_drift": _drift_of(index, source),
         "dropped_samples": totals.dropped,
         "padded_samples": totals.padded,
         "open_wait_seconds": totals.open_seconds,
         "num_checkpoints": totals.checkpoints,
         "worker_utilization": busy / totals.read_seconds if totals.read_seconds else 0.0,
+    }
+    return found | _by_source(found)
+
+
+def _drift_of(index: StreamIndex | None, source: object) -> str:
+    """Return how the shards' columns differ: by their footers, else as far as they have been opened."""
+    told = None if index is None else index.drift
+    found: SchemaDrift | None = told or getattr(source, "drift", None)
+    return "" if found is None else found.text
+
+
+def _by_source(statistics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was read from where: bytes, the share of them that was not fetched, samples."""
+    read, fetched = statistics["bytes_read"], statistics.get("bytes_from_store", 0)
+    cached = max(0, read - fetched)  # more may be fetched than read: for what comes next
+    samples = statistics["samples_loaded"]
+    local = round(samples * cached / read) if read else 0 if fetched else samples
+    return {
+        "bytes_from_cache": cached,
+        "cache_hit_rate": cached / read if read else None,
+        "local_samples": local,
+        "remote_samples": samples - local,
     }
 
 
@@ -52,17 +75,9 @@ def merge_statistics(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for part in sorted(parts, key=lambda part: int(part.get("samples_loaded", 0))):
         for name, value in part.items():
             merged[name] = _combine(name, merged.get(name), value)
-    opened = sum(
-        merged.get(f"objects_{kind}", 0) for kind in ("from_cache", "from_store", "uncached")
-    )
-    if opened:
-        merged["cache_hit_rate"] = merged.get("objects_from_cache", 0) / opened
-    if "samples_loaded" in merged and opened:
+    if "bytes_read" in merged:
         # Of all processes: the one that fetches need not be one that reads.
-        known = opened - merged.get("objects_uncached", 0)
-        remote = merged.get("objects_from_store", 0) / known if known else 0
-        merged["remote_samples"] = round(merged["samples_loaded"] * remote)
-        merged["local_samples"] = merged["samples_loaded"] - merged["remote_samples"]
+        merged |= _by_source(merged)
     return merged
 
 
@@ -97,4 +112,6 @@ def _combine(name: str, old: Any, new: Any) -> Any:
 
 
 def _add(old: Any, new: Any) -> Any:
+    if isinstance(new, str):
+        return new or old  # one process's text is not unsaid by another that has none
     return old + new if isinstance(old, int | float) and isinstance(new, int | float) else new

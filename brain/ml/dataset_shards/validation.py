@@ -1,10 +1,15 @@
 """Reads a whole dataset once and reports what cannot be read, instead of stopping at the first."""
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from brain.ml.dataset_shards.split_source import OpenedSplit, SplitSource
 from brain.ml.dataset_shards.stream_index import StreamIndex
 from tools_utilities.errors import QuarkError, RecordError
+
+if TYPE_CHECKING:
+    from tools_utilities.schema_drift import SchemaDrift
 
 _BATCH = 256
 MAX_PROBLEMS = 100
@@ -60,8 +65,13 @@ def validate_stream(index: StreamIndex, source: SplitSource) -> Validation:
         skipped=skipped,
         num_problems=len(problems),
         problems=tuple(problems[:MAX_PROBLEMS]),
-        schema_drift="" if index.drift is None else index.drift.text,
+        schema_drift=_drift_text(index, source),
     )
+
+
+def _drift_text(index: StreamIndex, source: SplitSource) -> str:
+    found: SchemaDrift | None = index.drift or getattr(source, "drift", None)
+    return "" if found is None else found.text
 
 
 def _read(opened: OpenedSplit, indices: range, problems: list[str]) -> int:

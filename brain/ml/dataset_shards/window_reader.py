@@ -52,6 +52,8 @@ class WindowReader:
         self._open: dict[int, OpenedSplit] = {}
         self._windows: dict[LaneWindow, Indices] = {}
         self._laid: dict[LaneWindow, LaidWindow | None] = {}
+        self._means: dict[LaneWindow, float] = {}
+        """Stored bytes of a window's samples, on average."""
         # Such a reader takes all of its lanes; any other one takes an entry here and one there.
         self._whole_lanes = plan.shape.num_lanes % plan.share.world_size == 0
         threads = NUM_OPEN_THREADS if plan.prefetch else 0
@@ -89,12 +91,32 @@ class WindowReader:
             del self._windows[window]
         for window in self._laid.keys() - set(windows):
             del self._laid[window]
+        for window in self._means.keys() - set(windows):
+            del self._means[window]
 
     def mean_bytes(self, windows: Sequence[LaneWindow]) -> float:
         """Return the stored bytes of a sample in these windows, on average."""
         numbers = [number for window in windows for number in window.splits]
         samples = int(self.counts[numbers].sum())
         return float(self._plan.table.num_bytes[numbers].sum()) / max(1, samples)
+
+    def bytes_of(self, chunk: Chunk, num_entries: int) -> float:
+        """Return the stored bytes of so many entries of a chunk: they are shared out over its windows.
+
+        Added up over all chunks and readers that is what the splits have.
+        """
+        return num_entries * sum(map(self._sample_bytes, chunk.windows)) / len(chunk.windows)
+
+    def bytes_of_codes(self, codes: Indices) -> float:
+        """Return the stored bytes of entries by their codes."""
+        numbers, _ = split_codes(codes)
+        return float((self._plan.table.num_bytes[numbers] / self.counts[numbers]).sum())
+
+    def _sample_bytes(self, window: LaneWindow) -> float:
+        found = self._means.get(window)
+        if found is None:
+            found = self._means[window] = self.mean_bytes([window])
+        return found
 
     def locate(self, chunk: Chunk, entries: Indices) -> Indices:
         """Return the codes (split << 32 | index) of entries of a chunk, counted from its position."""

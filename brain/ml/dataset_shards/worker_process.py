@@ -295,7 +295,8 @@ class _Worker:
             self._send(Opened(self._pass, number))
 
     def _stats(self, iteration: Iteration) -> dict[str, Any]:
-        return stream_statistics(self._manager_stats(), self._totals, iteration)
+        source = self._plan.source
+        return stream_statistics(self._manager_stats(), self._totals, iteration, source=source)
 
 
 def _portable(error: BaseException) -> BaseException:

@@ -147,6 +147,11 @@ class AnnouncedSource:
         """Return split `number`, open."""
         return self._source.open_split(table, number)
 
+    @property
+    def drift(self) -> Any:
+        """How the columns of the shards differ, as far as they have been opened here."""
+        return getattr(self._source, "drift", None)
+
     def read_ahead(self, infos: Sequence[ObjectInfo]) -> None:
         """Say which objects come next, in order of use."""
         self._announce(infos)
