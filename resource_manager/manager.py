@@ -24,7 +24,7 @@ from resource_manager.evaluating import (
 )
 from resource_manager.group_choice import Chooser, choices_of, picked_flag, several_groups_error
 from resource_manager.job_making import check_cache_folder, make_job, make_plan
-from resource_manager.job_settings import changed_fields
+from resource_manager.job_settings import changed_fields, probe_rules
 from resource_manager.launch_target import LaunchTarget, Machine
 from resource_manager.next_commands import runs_flag
 from resource_manager.relative_values import make_absolute
@@ -345,6 +345,7 @@ class ResourceManager(StartActions):
                 depth=settings.value("depth"),
                 min_objects=settings.value("min_objects"),
                 min_size_kb=settings.value("min_size_kb"),
+                rules=probe_rules(settings),
             ),
             ask,
             working=self.console.working,
