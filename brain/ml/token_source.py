@@ -107,7 +107,7 @@ class TokenSource(StreamedSource):
         vocab_size = job.vocab_size or tokenizer.vocab_size
         if has_tokens(sample) and job.text_key is None and job.template is None:
             if require_format(key).name == TOKEN_FILE_FORMAT:
-                if job.token_dtype is None:
+                if job.token_dtype is None:  # nobody has said that it is as it seems
                     refuse_wide(sample, key)
                 return TokenRun(vocab_size=vocab_size, seq_len=job.seq_len), "tokens as one run"
             self.options = msgspec.structs.replace(self.options, first_of=TOKEN_COLUMNS)
