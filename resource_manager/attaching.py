@@ -14,6 +14,7 @@ from resource_manager.launch_target import RunHandle
 from resource_manager.launching import say_how_it_ended, say_left
 from resource_manager.next_commands import runs_flag
 from resource_manager.remote_runs import current_run
+from resource_manager.rental.rental_record import cost_reader
 from resource_manager.repeating import job_of
 from resource_manager.run_commands import run_of
 from resource_manager.run_watch import Bond, RunWatch
@@ -41,7 +42,7 @@ def attach_command(settings: Settings, slots: Mapping[str, Any], console: Consol
     job, run_dir = job_of(info), Path(info.path)
     watch = RunWatch(
         info.name, run_dir / METRICS_FILE, console,
-        bond=Bond(saves=not job.evaluate_only, looks_on=True),
+        bond=Bond(saves=not job.evaluate_only, looks_on=True, cost=cost_reader(run_dir)),
     )  # fmt: skip
     with asked_target(run_dir, console.note) as target:
 

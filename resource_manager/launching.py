@@ -16,7 +16,7 @@ from resource_manager.next_commands import after_end, after_launch, after_stop
 from resource_manager.plan import Plan
 from resource_manager.remote_record import forget_record
 from resource_manager.remote_runs import checkpoint_here
-from resource_manager.rental.rental_record import forget_rental
+from resource_manager.rental.rental_record import cost_reader, forget_rental
 from resource_manager.run_summary import summary_lines
 from resource_manager.run_watch import Bond, RunWatch, last_log_lines
 from resource_manager.runs import create_run, read_run, write_job
@@ -77,6 +77,7 @@ def start_run(
             bond=Bond(
                 saves=not job.evaluate_only,
                 asks=job.remote is not None and job.remote.terms is not None,
+                cost=cost_reader(run_dir),
                 # Elsewhere whoever watches is no guardian of the run.
                 leave=(lambda: let_go(run_dir)) if job.remote is None else lambda: None,
             ),

@@ -42,6 +42,8 @@ class LiveRun:
         self.evaluating = False
         """Whether the validation data is being read; until whatever comes next."""
         self.losses: list[float] = []
+        self.cost = ""
+        """Dollars so far and the cap, of a rented machine: `$0.42 of $15`."""
 
     def take(self, event: dict[str, Any]) -> None:
         """Take in one event of metrics.jsonl; unknown ones are left alone."""
@@ -81,6 +83,8 @@ class LiveRun:
                 *flow(self._data(), width, style="dim"),
                 *(["evaluating …"] if self.evaluating else []),
             ]
+        if self.cost:
+            block.extend(flow([f"cost {self.cost}"], width, style="dim"))
         if self.warnings:
             warning = fold(f"warning: {self.warnings[-1]}", width)[:WARNING_LINES]
             block.extend([Span(line, "yellow")] for line in warning)
@@ -94,11 +98,12 @@ class LiveRun:
 
     def log_line(self) -> str:
         """Return the same as one line, for where nothing can be repainted."""
+        cost = f"cost {self.cost}" if self.cost else ""
         if not self.step:
-            return self._before_steps()
+            return " · ".join(filter(None, [self._before_steps(), cost]))
         pieces = [self._steps(), f"loss {human_number(self.step.get('loss'))}", self._val_loss()]
         pieces += ["evaluating"] if self.evaluating else []
-        return " · ".join(piece for piece in [*pieces, *self._learning(), *self._data()] if piece)
+        return " · ".join(filter(None, [*pieces, *self._learning(), *self._data(), cost]))
 
     def _before_steps(self) -> str:
         if self.evaluating:

@@ -122,11 +122,22 @@ class ResourceManager(StartActions):
         if request.task == "finetune" and (request.init_from or not is_hf(request.model)):
             request, settings = self._with_weights(request, settings)
         data = self._find_data(request, settings, self._finder(settings, request))
-        # Not a fixed seed: two launches must not choose one name.
-        job = make_job(request, settings, data, random.Random())  # noqa: S311
+        job, request, settings = self._made(request, settings, data)
         check_cache_folder(settings, job)
         plan = make_plan(request, settings, data, job, accelerators=self._accelerators_of(job))
         return self._start(job, plan, runs_flag(settings), plan_only=request.plan_only)
+
+    def _made(
+        self, request: TrainingRequest, settings: Settings, data: FoundData
+    ) -> tuple[TrainingJob, TrainingRequest, Settings]:
+        """Return the job, and the request and the settings with what was asked for on the way."""
+
+        def make(told: Settings) -> TrainingJob:
+            # Not a fixed seed: two launches must not choose one name.
+            return make_job(request, told, data, random.Random())  # noqa: S311
+
+        job, settings, canonical = self._settled(make, settings, request.canonical)
+        return job, msgspec.structs.replace(request, canonical=canonical), settings
 
     def _with_weights(
         self, request: TrainingRequest, settings: Settings
@@ -171,7 +182,7 @@ class ResourceManager(StartActions):
         if before.evaluate_only:
             return self._evaluate(reading, settings, measured_by(before, reading.slots), before)
         request, data = self._repeated(reading, settings, info, before)
-        job = make_job(request, settings, data, random.Random())  # noqa: S311 - as in _train
+        job, request, settings = self._made(request, settings, data)
         check_cache_folder(settings, job)
         plan = msgspec.structs.replace(
             make_plan(request, settings, data, job, accelerators=self._accelerators_of(job)),
@@ -214,7 +225,7 @@ class ResourceManager(StartActions):
         else:
             request = request_from(reading.slots, canonical=reading.canonical)
             data = self._find_data(request, settings, self._finder(settings, request))
-        job = make_job(request, settings, data, random.Random())  # noqa: S311 - as in _train
+        job, request, settings = self._made(request, settings, data)
         asked = msgspec.structs.replace(asked, gpus=exporting.asked_gpus(job, settings))
         given = exporting.scheduled_accelerators(asked.gpus)
         plan = make_plan(request, settings, data, job, accelerators=lambda: given)
@@ -233,11 +244,14 @@ class ResourceManager(StartActions):
         from resource_manager.resuming import goes_on_from, resumed_plan
         from resource_manager.run_commands import resumed_job
 
-        settings = self._settings_of(reading, keep_relative=True)
-        job, info = resumed_job(settings, reading.slots, self.console.note)
+        (job, info), settings, canonical = self._settled(
+            lambda told: resumed_job(told, reading.slots, self.console.note),
+            self._settings_of(reading, keep_relative=True),
+            reading.canonical,
+        )
         plan_only = bool(reading.slots.get("plan_only")) or self._options.plan_only
         here = self._machine(job).accelerators
-        plan = resumed_plan(job, info, settings, here, reading.canonical)
+        plan = resumed_plan(job, info, settings, here, canonical)
         if plan is None and job.remote is not None and job.remote.terms is not None:
             raise ChangedError(
                 f"{job.name}: its plan cannot be read, and what it would cost cannot be shown",
@@ -275,7 +289,7 @@ class ResourceManager(StartActions):
         )  # fmt: skip
         finder = self._finder(settings, request)
         data = evaluation_data(request, settings, finder, self._wanted(request), earlier)
-        made = make_job(request, settings, data, random.Random())  # noqa: S311 - as in _train
+        made, request, settings = self._made(request, settings, data)
         job = evaluation_job(made, info)
         check_cache_folder(settings, job)
         plan = make_plan(request, settings, data, job, accelerators=self._accelerators_of(job))

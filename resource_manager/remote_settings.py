@@ -34,6 +34,10 @@ _ADDRESS = re.compile(r"(?:([^@:\s]+)@)?(\[[0-9A-Fa-f:.%]+\]|[^@:\s]+)(?::(\d{1,
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+class TermsNeededError(InputNeededError):
+    """A machine is to be rented, and a figure is missing that nobody may guess; detail: setting."""
+
+
 class SshAddress(msgspec.Struct, frozen=True, kw_only=True):
     """Where ssh connects to: a host of the user's ssh config, or `user@host:port`."""
 
@@ -73,7 +77,7 @@ def remote_of(settings: Settings) -> Remote | None:
 
     Raises:
         UsageError: a place that cannot be launched on, or what only rented machines have.
-        InputNeededError: a machine is to be rented, and nobody said what it may cost.
+        TermsNeededError: a machine is to be rented, and nobody said what it may cost.
     """
     where = str(settings.value("where") or "local")
     if where not in ("local", VAST) and not where.startswith("ssh:"):
@@ -118,19 +122,21 @@ def _terms_of(settings: Settings) -> RentalTerms:
     """Return what a machine is rented for.
 
     Raises:
-        InputNeededError: neither is there a default for what somebody's money may be spent on.
+        TermsNeededError: neither is there a default for what somebody's money may be spent on.
     """
     fields = {field: settings.value(name) for name, field in RENTAL_SETTINGS.items()}
     fields |= {"gpus": fields["gpus"] or 1, "spot": bool(fields["spot"])}
     if fields["max_price_hour"] is None:
-        raise InputNeededError(
+        raise TermsNeededError(
             "where=vast: nobody said what the machine may cost an hour",
             hint="Say it: … under $2 an hour (or --override max_price_hour=2).",
+            setting="max_price_hour",
         )
     if fields["max_cost"] is None and settings.value("max_seconds") is None:
-        raise InputNeededError(
+        raise TermsNeededError(
             "where=vast: nobody said what ends the renting",
             hint="Say it: … stop after $15 (or --override max_cost=15), or … for 3 hours.",
+            setting="max_cost",
         )
     return RentalTerms(**fields)
 

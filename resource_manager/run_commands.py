@@ -192,7 +192,9 @@ def _changes(settings: Settings, job: TrainingJob, info: RunInfo) -> dict[str, A
         return getattr(job, name, None)
 
     absolute = make_absolute(said, base_of)
-    values = {**settings.values, **settings_of_remote(job.remote), **absolute}
+    # As many GPUs as before, where a machine is rented for it now.
+    gpus = job.processes if job.processes > 1 else settings.value("gpus")
+    values = {**settings.values, "gpus": gpus, **settings_of_remote(job.remote), **absolute}
     fields = job_fields(msgspec.structs.replace(settings, values=values), job.model)
     also = {"gpus": "processes", "cache_gb": "cache_bytes", "parameters": "layers"}
     also |= dict.fromkeys(("where", *REMOTE_SETTINGS, *RENTED_ONLY), "remote")

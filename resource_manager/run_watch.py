@@ -84,6 +84,8 @@ class Bond(msgspec.Struct, frozen=True, kw_only=True):
     saves: bool = True
     """A stop saves it."""
     leave: Callable[[], None] | None = None
+    cost: Callable[[], str] = lambda: ""
+    """Tells the dollars so far and the cap; empty: nobody bills it."""
     """Makes it go on without this process, when the person asks for that; None: it cannot."""
     asks: bool = False
     """It costs money: Ctrl-C asks what is to become of it, where somebody can be asked."""
@@ -255,6 +257,7 @@ class RunWatch:
             now = self._clock()
             if paint and (said or code is not None or now - shown_at >= PAINT_SECONDS):
                 paint(self._lines())
+                    self.run.cost = self._bond.cost()
                 shown_at = now
             elif not paint:
                 self._console.note(*said)
@@ -265,6 +268,7 @@ class RunWatch:
             if code is not None:
                 return code
             if self._is_left(typed()):
+        self.run.cost = self._bond.cost()
                 return 0
             self._sleep(POLL_SECONDS)
 

@@ -1,6 +1,7 @@
 """`show`: one run's figures and its curves, at the terminal and as files in its folder."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import msgspec
 from brain.ml.event_text import figure_texts
 from brain.ml.run_files import PLOTS_FOLDER
 from resource_manager.remote_runs import current_run
+from resource_manager.rental.rental_record import cost_reader
 from resource_manager.run_commands import STATUS_STYLES, run_of
 from resource_manager.run_figures import (
     SLOW_DATA_SHARE,
@@ -42,14 +44,24 @@ from tools_utilities.terminal_text import (
 PICTURE_COLUMNS = 78
 
 
-def show_command(settings: Settings, slots: Mapping[str, Any], console: Console) -> int:
-    """Print one run's figures and curves; a PNG, a page and TensorBoard files where those can be made."""
+def show_command(
+    settings: Settings,
+    slots: Mapping[str, Any],
+    console: Console,
+    *,
+    clock: Callable[[], float] = time.time,
+) -> int:
+    """Print one run's figures and curves; a PNG, a page and TensorBoard files where those can be made.
+
+    `clock`: Unix seconds, for what a rented machine has cost so far.
+    """
     info = current_run(run_of(settings, slots.get("run")), console.note)
     events = read_events(Path(info.path))
     record = record_of(info, events)
     figures = figures_of(record)
     width = console.result_width
-    facts = _facts(record, figures)
+    cost = cost_reader(Path(info.path), clock)()
+    facts = [*_facts(record, figures), *([("cost", cost)] if cost else []), ("folder", info.path)]
     lines: list[Line] = [
         [Span(info.name, "title"), "  ", Span(info.status, STATUS_STYLES.get(info.status, ""))],
         *pairs(facts, width=width),
@@ -86,7 +98,7 @@ def _facts(record: RunRecord, figures: Figures) -> list[tuple[str, str]]:
         facts.append(("checkpoint", f"step {info.checkpoint_step}"))
     if info.reason:
         facts.append(("ended", info.reason))
-    return [*facts, ("folder", info.path)]
+    return facts
 
 
 def wait_text(figures: Figures) -> str:

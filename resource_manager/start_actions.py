@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -14,11 +15,14 @@ from resource_manager.launch_target import LaunchTarget, Machine
 from resource_manager.launching import start_run
 from resource_manager.plan import Plan, with_groups
 from resource_manager.plan_screen import plan_lines
+from resource_manager.remote_settings import TermsNeededError
 from resource_manager.training_request import request_from
 from tools_utilities.console import SCHEMA
 from tools_utilities.errors import UsageError
 from tools_utilities.terminal_text import Line, with_commands
 
+
+T = TypeVar("T")
 
 def _cost(machine: Machine, plan: Plan) -> list[tuple[str, str]]:
     if machine.price is None:
@@ -39,6 +43,23 @@ class StartActions(DataActions):
     _machines: dict[str, Machine]
 
     def _start(self, job: TrainingJob, plan: Plan, flag: str, *, plan_only: bool) -> int:
+    def _settled(
+        self, make: Callable[[Settings], T], settings: Settings, canonical: str | None
+    ) -> tuple[T, Settings, str | None]:
+        """Return what `make` makes of the settings; a price that nobody said is asked for.
+
+        What is typed is in the settings and in the command that come back.
+        """
+        try:
+            return make(settings), settings, canonical
+        except TermsNeededError:
+            if not self.console.can_ask:
+                raise
+        from resource_manager.rental.terms_dialogue import settle_terms
+
+        made, settings, words = settle_terms(make, settings, self.console)
+        return made, settings, None if canonical is None else canonical + words
+
         """Show the plan, ask, launch and watch; `flag`: what a command needs to find the run."""
         plan = with_groups(plan, self._options.groups, self._group_flags)
         plan_only = plan_only or self._options.plan_only

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from resource_manager.live_view import LiveRun, flow
+from resource_manager.rental.rental_record import RentalRecord, cost_reader, write_rental
 from resource_manager.run_summary import summary_lines
 from resource_manager.run_watch import Bond, MetricsTail, RunWatch, last_log_lines, read_events
 from tools_utilities.console import Console, Surroundings
@@ -194,6 +195,40 @@ def watch_rented(
     monkeypatch.setattr(RunWatch, "_keys", lambda _self: listening)
     code = watched.follow(lambda: handle)
     return code, handle.calls, left, said.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("term", "shown"), [("", ["$1.70 of $15", "$2.90 of $15"]), ("dumb", ["$1.70 of $15"])]
+)
+def test_what_a_rented_machine_has_cost_is_shown_with_its_cap(tmp_path, term, shown):
+    """In the picture from the first look on, and in the lines where nothing can be repainted."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    now = iter([4600.0, *[8200.0] * 50])
+    record = RentalRecord(
+        label="x", offer_id=1, price_hour=1.2, began_at=1000.0, cap_seconds=72000.0,
+        instances=(7,), spent_before=0.5, max_cost=15.0,
+    )  # fmt: skip
+    write_rental(tmp_path, record)
+    said = Terminal() if not term else io.StringIO()
+    console = Console(
+        Surroundings(term=term), stdin=io.StringIO(), stdout=io.StringIO(), stderr=said
+    )
+    handle = ScriptedRun(tmp_path / "metrics.jsonl", None, START, step_event(1), None, 0)
+    ticks = iter(range(0, 10_000, 11))
+    bond = Bond(cost=cost_reader(tmp_path, lambda: next(now)))
+    watched = RunWatch(
+        "fox-1", handle.metrics, console, bond=bond, clock=lambda: float(next(ticks)),
+        sleep=lambda _seconds: None,
+    )  # fmt: skip
+    assert watched.follow(lambda: handle) == 0
+    assert [
+        cost for cost in ("$1.70 of $15", "$2.90 of $15") if f"cost {cost}" in said.getvalue()
+    ] == shown
+    assert said.getvalue().count("starting") == (1 if not term else 0)
 
 
 INT = signal.SIGINT

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from resource_manager.rental.rental_record import GONE, RentalRecord, write_rental
 from resource_manager.run_figures import figures_of, is_slow_data, read_record
 from resource_manager.runs import find_run
 from tests.projects import Said, make_manager
@@ -32,6 +33,18 @@ def test_curves_of_loss_and_validation_are_drawn_and_kept_as_files(project):
         assert title in page
     assert page.count("<circle") == 2
     assert str(plots / "report.html") in text
+
+
+def test_what_a_rented_run_has_cost_is_shown_with_its_cap(project):
+    folder = write_run(project / "runs", "fox-1", [step(n) for n in range(1, 9)])
+    assert "of $15" not in shown(project)
+    record = RentalRecord(
+        label="x", offer_id=1, price_hour=1.2, began_at=1000.0, cap_seconds=7200.0, max_cost=15.0,
+        instances=(7,), state=GONE, ended_at=4600.0,
+    )  # fmt: skip
+    write_rental(folder, record)
+    told = " ".join(shown(project).split())
+    assert "cost $1.20 of $15 folder" in told
 
 
 def test_a_name_is_no_markup_in_a_page(project):
