@@ -19,6 +19,7 @@ from resource_manager.remote_settings import TermsNeededError
 from resource_manager.training_request import request_from
 from tools_utilities.console import SCHEMA
 from tools_utilities.errors import UsageError
+from tools_utilities.settings import Settings
 from tools_utilities.terminal_text import Line, with_commands
 
 
