@@ -6,7 +6,7 @@ it knows; what ends before the run does is warned of.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -69,11 +69,28 @@ def sent_variables(
     variables = {name: here[name] for name in remote.variables}
     if remote.credentials == "none":
         return Sent(variables=variables)
-    signed = [spec for spec in specs_of(job) if not spec.anonymous]
-    s3_specs = [spec for spec in signed if _scheme(spec) in S3_SCHEMES]
-    found = _s3(s3_specs)
-    if remote.credentials == "session":
-        found = _session(job, signed, found)
+    is_session = remote.credentials == "session"
+    sent = sent_for(
+        specs_of(job), here, lambda signed, s3: _session(job, signed, s3) if is_session else s3
+    )
+    return msgspec.structs.replace(sent, variables={**sent.variables, **variables})
+
+
+def sent_for(
+    specs: Iterable[StoreSpec],
+    here: Mapping[str, str],
+    instead: Callable[[list[StoreSpec], Sent], Sent] = lambda _signed, s3: s3,
+) -> Sent:
+    """Return the variables that stores are read and written with on another machine.
+
+    `instead`: is given the stores that sign, and what S3 needs; returns what is sent for that.
+
+    Raises:
+        AccessError: there are no credentials here, or they have expired.
+        UsageError: two stores need different ones, or what there is cannot be sent.
+    """
+    signed = [spec for spec in specs if not spec.anonymous]
+    found = instead(signed, _s3([spec for spec in signed if _scheme(spec) in S3_SCHEMES]))
     others: dict[str, str] = {}
     if any(_scheme(spec) == "az" for spec in signed):
         others |= _azure(here)
@@ -81,7 +98,7 @@ def sent_variables(
         others |= _google(here)
     secret = ("KEY", "TOKEN", "SECRET")
     return Sent(
-        variables={**found.variables, **others, **variables},
+        variables={**found.variables, **others},
         long_lived=(
             *found.long_lived,
             *(name for name in others if any(word in name for word in secret)),

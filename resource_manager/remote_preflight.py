@@ -37,8 +37,8 @@ def machine_of(
     remote = job.remote
     if remote is None:
         raise UsageError("a job of this machine needs no look at another one")
-    _check_installer(remote.where, remote.packages, found)
-    _check_reach(remote.where, found)
+    check_installer(remote.where, remote.packages, found)
+    check_reach(remote.where, found)
     warnings = [*_check_disk(job, found)]
     expiry = expiry_warning(sent, job.max_seconds)
     warnings += [expiry] if expiry else []
@@ -71,7 +71,8 @@ def accelerators_of(found: Mapping[str, Any], packages: str, where: str) -> Acce
     return Accelerators(cuda=True, cards=cards, mps=mps)
 
 
-def _check_installer(where: str, packages: str, found: Mapping[str, Any]) -> None:
+def check_installer(where: str, packages: str, found: Mapping[str, Any]) -> None:
+    """Raise MachineError where nothing can be installed with what there is."""
     if found["system"] not in SYSTEMS:
         raise MachineError(f"{where}: {found['system']} is not supported", hint="Linux or macOS.")
     can_install = found["uv"] or found["venv"] if packages == "install" else found["pip"]
@@ -84,7 +85,8 @@ def _check_installer(where: str, packages: str, found: Mapping[str, Any]) -> Non
         )
 
 
-def _check_reach(where: str, found: Mapping[str, Any]) -> None:
+def check_reach(where: str, found: Mapping[str, Any]) -> None:
+    """Raise MachineError where a store cannot be reached from there."""
     for address, problem in found["reach"].items():
         if problem:
             raise MachineError(

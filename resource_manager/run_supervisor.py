@@ -1,7 +1,8 @@
 """`python -m resource_manager.run_supervisor FOLDER [SECONDS]`: a run on a machine nobody is logged in to.
 
 Started by `remote_helper` in a session of its own, it outlives the connection. It takes the variables
-it was sent, starts the run as the local target does, and writes how it ended (`exit.json`). SIGINT and
+it was sent, starts the run as the local target does (or a bridge's pipeline), and writes how it ended
+(`exit.json`). SIGINT and
 SIGTERM save and stop, a second one or SIGUSR1 ends the run at once. When it is killed itself, the run
 saves and ends: ranks do not outlive who started them. After SECONDS the run is asked to end, and
 GRACE_SECONDS later it is ended.
@@ -13,13 +14,14 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from brain.ml.run_files import JOB_FILE, LOG_FILE
 from brain.ml.training_job import load_job
+from resource_manager.bridge_start import pipeline_start
 from resource_manager.launch_target import LaunchPlan, RunHandle
 from resource_manager.launch_targets.local import LAUNCH_TARGET
 from resource_manager.remote_helper import ENVIRONMENT_FILE, EXIT_FILE, SUPERVISOR_FILE
@@ -44,19 +46,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(number, lambda got, _frame: asked.append(got))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     _take_sent_environment(folder)
-    job = load_job(folder / JOB_FILE)
+    start = pipeline_start(folder) or _training_start(folder)
     _write(
         folder / SUPERVISOR_FILE,
-        {"process": identify(os.getpid()), "started_at": time.time(), "run": job.name},
+        {"process": identify(os.getpid()), "started_at": time.time(), "run": folder.name},
     )
     code = FAILED
     (folder / RESERVE_FILE).write_bytes(b"\0" * RESERVE_BYTES)
     try:
-        plan = LAUNCH_TARGET.plan(job)
-        code = _supervise(LAUNCH_TARGET.launch(_logged_in(plan, folder)), asked, deadline)
+        code = _supervise(start(), asked, deadline)
     finally:
         _tell_end(folder, code)
     return code
+
+
+def _training_start(folder: Path) -> Callable[[], RunHandle]:
+    """Return what starts the run whose job lies in a folder."""
+    job = load_job(folder / JOB_FILE)
+    return lambda: LAUNCH_TARGET.launch(_logged_in(LAUNCH_TARGET.plan(job), folder))
 
 
 def _tell_end(folder: Path, code: int) -> None:

@@ -3,7 +3,9 @@
 The work of `tools_utilities/scripts/create_sharded_dataset.py` and of the bridge.
 """
 
+import contextlib
 import hashlib
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,13 +16,13 @@ import msgspec
 from tools_utilities.chunk_writers import takes_lines
 from tools_utilities.dataset_additions import Addition, layout_of, merge_additions, reserve
 from tools_utilities.dataset_location import locate_dataset
-from tools_utilities.errors import UsageError
+from tools_utilities.errors import QuarkError, UsageError
 from tools_utilities.manifest import load_manifest
 from tools_utilities.object_store import ObjectStore, open_store
 from tools_utilities.sample_source import Source, SourceOptions, open_sources
 from tools_utilities.shard_format import shard_formats, split_suffix
 from tools_utilities.sharded_dataset import WORKERS, Dealt, ShardingPlan, ShardingRun
-from tools_utilities.sharding_output import ShardingOutput
+from tools_utilities.sharding_output import HERE, THERE, ShardingOutput
 from tools_utilities.shuffled_source import ShuffledSource
 
 LAYOUTS = ("folders", "flat", "file")
@@ -36,6 +38,8 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     region: str | None = None
     state_dir: Path | None = None
     """Where remote outputs keep their progress; default: the user's state folder."""
+    progress: str = HERE
+    """Whether it is beside the output instead, for other machines (`sharding_output`)."""
     workers: int = WORKERS
     """Chunks written at a time."""
     sleep: Callable[[float], None] = time.sleep
@@ -81,6 +85,7 @@ def create_sharded_dataset(
         region=chosen.region,
         addition=addition,
     )
+    made.keep_progress(chosen.progress)
     done = made.finished(header)
     if done is not None:
         return done
@@ -90,7 +95,51 @@ def create_sharded_dataset(
     run = ShardingRun(
         source, plan, made.progress, made.publisher(chosen.sleep), report, workers=chosen.workers
     )
-    return made.finish(run.run(), header)
+    try:
+        rounds = run.run()
+    except BaseException:
+        with contextlib.suppress(QuarkError):  # what ended the run is what is told
+            made.progress.keep()
+        raise
+    return made.finish(rounds, header)
+
+
+def begin_elsewhere(
+    input_file: str,
+    output_dir: str,
+    plan: ShardingPlan,
+    *,
+    options: SourceOptions | None = None,
+    output: OutputOptions | None = None,
+) -> dict[str, Any] | None:
+    """Do what comes before the work, which another machine does; returns what is finished already.
+
+    The source is opened and its first records are read, and the progress is written beside the output:
+    what was begun on this machine goes on there.
+
+    Raises:
+        ChangedError, UsageError, RecordError: as of `create_sharded_dataset`.
+        AccessError, StoreError: the source cannot be read, or the output not written.
+    """
+    _check(plan)
+    chosen = output or OutputOptions()
+    source = _source(input_file, plan, options or SourceOptions())
+    header = plan.header(source)
+    made = ShardingOutput(
+        output_dir, plan, state_dir=chosen.state_dir, endpoint_url=chosen.endpoint_url,
+        profile=chosen.profile, region=chosen.region,
+    )  # fmt: skip
+    made.keep_progress(THERE)
+    done = made.finished(header)
+    if done is None:
+        for _first in source.blocks(0, None):
+            break
+        else:
+            raise UsageError(f"{source.uri}: no records", hint="An empty input makes no dataset.")
+        made.progress.load(header)
+    # From now on it is there; what is left here would be older than what another machine does.
+    shutil.rmtree(made.work_folder, ignore_errors=True)
+    return done
 
 
 def merge_dataset(output_dir: str, output: OutputOptions | None = None) -> dict[str, Any]:

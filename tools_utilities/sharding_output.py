@@ -31,11 +31,19 @@ from tools_utilities.object_store import open_store
 from tools_utilities.patient_store import PatientStore
 from tools_utilities.peer_indexes import peer_index
 from tools_utilities.sharded_dataset import Publisher, ShardingPlan
-from tools_utilities.sharding_progress import Header, Progress, Round, difference
+from tools_utilities.sharding_progress import (
+    Header,
+    Progress,
+    Round,
+    StoredProgress,
+    difference,
+)
 
 STAGING = ".quark-staging"
 PROGRESS = ".quark-progress.jsonl"
 FINISHED = ".quark-finished.json"
+HERE, THERE, FOUND = "here", "there", "found"
+"""Progress is kept on this machine · beside the output · there if it is there already, else here."""
 
 
 class ShardingOutput:
@@ -76,6 +84,15 @@ class ShardingOutput:
             identity += f" {addition.identity}" if addition is not None else ""
             self.work_folder = base / hashlib.sha256(identity.encode()).hexdigest()[:24]
         self.progress = Progress(self.work_folder / PROGRESS)
+
+    def keep_progress(self, place: str) -> None:
+        """Say where the progress of a remote output is kept: HERE (as it is), THERE, or FOUND."""
+        if place == HERE or self._local is not None:
+            return
+        path = self.work_folder / PROGRESS
+        stored = StoredProgress(path, self._store, self._prefix + PROGRESS)
+        if place == THERE or stored.is_stored:
+            self.progress = stored
 
     @property
     def staging(self) -> Path:

@@ -1,18 +1,22 @@
 """How far a sharding run has come: an append-only file, one line a finished round.
 
 A line is written after its chunks are safe, so what it says can be trusted after a kill at any
-moment; a torn last line is as if it had never been written.
+moment; a torn last line is as if it had never been written. It may be kept beside a remote output
+too (`StoredProgress`), where any other machine finds it.
 """
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from tools_utilities.errors import ChangedError
+from tools_utilities.errors import AccessError, ChangedError, DataNotFoundError, ObjectNotFoundError
 from tools_utilities.manifest import Chunk
+from tools_utilities.patient_store import PatientStore
 from tools_utilities.prepared_types import prepared
 
 
@@ -82,6 +86,8 @@ class Progress:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._name = str(path)
+        """As it is said to whoever may want to delete it."""
 
     @property
     def begun(self) -> bool:
@@ -103,7 +109,7 @@ class Progress:
         begun = msgspec.json.decode(lines[0], type=Header)
         if begun != header:
             raise ChangedError(
-                f"{self._path}: begun with {difference(begun, header)}",
+                f"{self._name}: begun with {difference(begun, header)}",
                 hint="Delete this file to start again, or run with what it was begun with.",
             )
         # What follows the last line end was never finished.
@@ -133,9 +139,85 @@ class Progress:
             file.flush()
             os.fsync(file.fileno())
 
+    def keep(self) -> None:
+        """See to it that what was noted is found by whoever goes on; a file here is there already."""
+
     def remove(self) -> None:
         """Forget the run: its manifest is written."""
         self._path.unlink(missing_ok=True)
+
+
+STORE_SECONDS = 10.0
+"""Between two writes of progress to a store: it is written whole each time."""
+
+
+class StoredProgress(Progress):
+    """Progress beside the output, which whoever goes on finds from any machine; the file is a copy.
+
+    What is in the store counts, also when the copy here is longer: another machine may have gone on.
+    It may lack the rounds of the last seconds before a kill. Making them again makes the same bytes,
+    and chunks that are there already are not sent again.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        store: PatientStore,
+        key: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(path)
+        self._store, self._key, self._clock = store, key, clock
+        self._name = f"{store.endpoint_id}/{key}"
+        self._kept_at = clock()
+
+    def load(self, header: Header) -> list[Round]:
+        """As of Progress, of what is in the store; what was begun here alone is taken there."""
+        stored = self._stored()
+        if stored is None:
+            found = Progress(self._path).load(header)  # which says its own name
+            if not found:
+                super().begin(header)
+            self.keep()
+            return found
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_bytes(stored)
+        return super().load(header)
+
+    def begin(self, header: Header) -> None:
+        """As of Progress."""
+        super().begin(header)
+        self.keep()
+
+    def append(self, finished: Round) -> None:
+        """As of Progress; in the store within STORE_SECONDS, or when the run ends."""
+        super().append(finished)
+        if self._clock() - self._kept_at >= STORE_SECONDS:
+            self.keep()
+
+    def keep(self) -> None:
+        """Write it to the store."""
+        if self._path.is_file():
+            self._store.put(self._key, self._path.read_bytes())
+            self._kept_at = self._clock()
+
+    def remove(self) -> None:
+        """As of Progress; who may not delete leaves it, and it counts no more beside a manifest."""
+        super().remove()
+        with contextlib.suppress(AccessError):
+            self._store.delete(self._key)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether somebody keeps it in the store."""
+        return self._stored() is not None
+
+    def _stored(self) -> bytes | None:
+        try:
+            return self._store.read(self._key)[0]
+        except (ObjectNotFoundError, DataNotFoundError):
+            return None
 
 
 def difference(begun: Header, now: Header) -> str:

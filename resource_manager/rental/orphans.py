@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from resource_manager.bridge_order import STATE_FOLDER
 from resource_manager.doctor import Check
 from resource_manager.rental.offers_command import OpenApi, open_api
 from resource_manager.rental.rental_api import Instance, RentalApi
@@ -24,17 +25,20 @@ class Rented(msgspec.Struct, frozen=True, kw_only=True):
     """What an account has rented by Quark."""
 
     known: tuple[Instance, ...]
-    """Of runs in the folder of runs here."""
+    """Of runs in the folder of runs here, and of this user's pipelines."""
     orphans: tuple[Instance, ...]
 
 
-def rented(api: RentalApi, out_dir: Path) -> Rented:
+def rented(api: RentalApi, out_dir: Path, home: Path | None = None) -> Rented:
     """Return what is rented by Quark, by whether a run here knows of it.
+
+    `home`: where pipelines note what is rented for them; None: the user's home folder.
 
     Raises:
         AccessError, MachineError: the provider does not say.
     """
-    records = [read_rental(path) for path in run_dirs_of(out_dir)]
+    pipelines = sorted(((home or Path.home()) / STATE_FOLDER).glob("*/"))
+    records = [read_rental(path) for path in (*run_dirs_of(out_dir), *pipelines)]
     # One that should be gone, or could not be proven to be, is nobody's any more.
     labels = {one.label for one in records if one is not None and one.state in (RENTING, RUNNING)}
     ours = [one for one in api.instances() if one.label.startswith(LABEL_PREFIX)]

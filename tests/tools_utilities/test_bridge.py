@@ -13,11 +13,13 @@ import pytest
 
 from tests.scripts.test_create_sharded_dataset import samples_of, write_tasks
 from tools_utilities.bridge import load_settings, run_from_file, run_pipeline
+from tools_utilities.bridge.bridge_process import reporter
 from tools_utilities.bridge.pipelines import run_here
 from tools_utilities.bridge.program import main
 from tools_utilities.errors import DataNotFoundError, UsageError
 from tools_utilities.manifest import load_manifest
 from tools_utilities.object_store import StoreSpec, open_store
+from tools_utilities.sharded_dataset import Dealt
 
 SETTINGS = """
 vast:
@@ -305,9 +307,32 @@ def test_what_cannot_run_is_refused_before_anything_is_written(tmp_path, change,
     assert not (tmp_path / "out").exists()
 
 
-def test_use_vast_says_when_it_comes(tmp_path, capsys):
+def test_the_program_alone_rents_nothing_and_says_who_does(tmp_path, capsys):
+    """Renting is above this layer, and handed in by `resource_manager.bridge_command`."""
     assert main(["run", "--config", str(local(tmp_path)), "--use-vast"]) == 2
-    assert "part 7" in capsys.readouterr().err
+    assert "python -m resource_manager.bridge_command" in capsys.readouterr().err
+
+
+def test_a_token_of_the_settings_is_known_as_a_secret(tmp_path):
+    from tools_utilities.redaction import redact
+
+    config = local(tmp_path, source_options={"load_kwargs": {"token": "hub-${WORD}-1", "limit": 3}})
+    load_settings(config, {"WORD": "canary"})
+    assert redact("sent hub-canary-1") == "sent ***"
+
+
+def test_how_far_a_pipeline_has_come_is_said_now_and_then():
+    now, said = [0.0], list[str]()
+    report = reporter(said.append, lambda: now[0])
+    for passed, samples, done in (
+        (1.0, 10, 5),
+        (10.0, 1234, 50),
+        (12.0, 2000, 60),
+        (20.0, 9, None),
+    ):
+        now[0] = passed
+        report(Dealt(samples=samples, done_bytes=done, total_bytes=200))
+    assert said == ["1,234 samples · 25% of the source\n", "9 samples\n"]
 
 
 def test_keys_reach_the_bucket_by_the_environment_of_a_process(

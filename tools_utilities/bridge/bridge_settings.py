@@ -12,7 +12,7 @@ from rapidfuzz import process as fuzzy
 from tools_utilities.errors import DataNotFoundError, UsageError
 from tools_utilities.prepared_types import prepared
 from tools_utilities.process_environment import child_environment
-from tools_utilities.redaction import KNOWN
+from tools_utilities.redaction import KNOWN, is_secret_name
 from tools_utilities.yaml_text import load_yaml
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -27,9 +27,20 @@ class VastSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     image: str | None = None
     storage_gb: float | None = None
     max_price_usd_hour: float | None = None
+    """The highest price of the whole machine with its disk; must be said to rent."""
     repo_url: str | None = None
+    """A checkout of Quark to run, cloned over there; None: the Quark that runs here is sent."""
     repo_ref: str | None = None
+    """Branch, tag or commit of it; None: its usual branch."""
     workdir: str | None = None
+    """The folder over there below which everything lies; None: the home folder's `.quark`."""
+    max_cost_usd: float | None = None
+    max_hours: float | None = None
+    """Of the pipeline; this or max_cost_usd must be said to rent."""
+    python: str = "python3"
+    """The Python over there."""
+    packages: str = "install"
+    """`install` what is needed over there, or `inherit` what that Python has."""
 
     def __repr__(self) -> str:
         return f"VastSettings(offer_id={self.offer_id}, image={self.image})"  # never the key
@@ -135,7 +146,14 @@ def load_settings(path: str | Path, environ: Mapping[str, str] | None = None) ->
         KNOWN.add(settings.r2.access_key_id, settings.r2.secret_access_key)
     if settings.vast is not None:
         KNOWN.add(settings.vast.api_key)
+    know_secrets(settings.pipeline.source_options.load_kwargs)
     return settings
+
+
+def know_secrets(values: Mapping[str, Any]) -> None:
+    """Have the values masked whose names are those of secrets (`token`)."""
+    named = (value for name, value in values.items() if is_secret_name(name))
+    KNOWN.add(*(value for value in named if isinstance(value, str)))
 
 
 def _parsed(path: Path, text: str) -> dict[str, Any]:

@@ -5,23 +5,44 @@ the environment of a process of its own: never by arguments, files or this proce
 """
 
 import importlib
+import os
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tools_utilities.bridge.bridge_settings import BridgeSettings, load_settings
-from tools_utilities.dataset_creation import OutputOptions, create_sharded_dataset
+from tools_utilities.dataset_creation import (
+    OutputOptions,
+    begin_elsewhere,
+    create_sharded_dataset,
+)
 from tools_utilities.errors import QuarkError, UsageError
-from tools_utilities.process_environment import OWN_PATH, child_environment, own_program
+from tools_utilities.prepared_types import prepared
+from tools_utilities.process_environment import PACKAGE_ROOT, child_environment, own_program
 from tools_utilities.sample_source import SourceOptions
 from tools_utilities.shard_format import shard_formats
-from tools_utilities.sharded_dataset import ShardingPlan
+from tools_utilities.sharded_dataset import Dealt, ShardingPlan
+from tools_utilities.sharding_output import FOUND, THERE
 
 PIPELINES = ("jsonl", "parquet", "webdataset", "litdata", "mds")
 _TRANSPORT = frozenset({"endpoint_url", "profile", "region"})
+
+
+@prepared
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process of a pipeline is asked for."""
+
+    settings: BridgeSettings
+    prefix: str | None = None
+    progress: str = FOUND
+    begins: bool = False
+    """Only what comes before the work, which another machine does."""
+    reports: bool = False
+    """Its progress is said on stderr."""
 
 
 class PipelineError(QuarkError):
@@ -73,39 +94,76 @@ def output_of(settings: BridgeSettings, prefix: str | None) -> tuple[str, str | 
     return f"s3://{settings.r2.bucket}/{folder}".rstrip("/"), settings.r2.endpoint
 
 
-def run_here(settings: BridgeSettings, prefix: str | None) -> dict[str, Any]:
-    """Run a pipeline in this process, with the credentials that its environment has."""
+class Made(NamedTuple):
+    """What a pipeline is to the maker of datasets."""
+
+    source: str
+    output: str
+    plan: ShardingPlan
+    options: SourceOptions
+    how: OutputOptions
+
+
+def run_here(
+    settings: BridgeSettings,
+    prefix: str | None,
+    *,
+    progress: str = FOUND,
+    report: Callable[[Dealt], None] = lambda _dealt: None,
+) -> dict[str, Any]:
+    """Run a pipeline in this process, with the credentials that its environment has.
+
+    `progress`: where it is kept (`sharding_output`); what another machine began is gone on with.
+    """
+    what = _made_of(settings, prefix, progress)
+    made = create_sharded_dataset(
+        what.source, what.output, what.plan, options=what.options, output=what.how, report=report
+    )
+    return {**made, "output": what.output}
+
+
+def begin_here(settings: BridgeSettings, prefix: str | None) -> dict[str, Any] | None:
+    """Do what comes before a run on another machine; returns what is finished already.
+
+    Its source is read from, its progress written beside its output: as `begin_elsewhere`.
+    """
+    what = _made_of(settings, prefix, THERE)
+    done = begin_elsewhere(
+        what.source, what.output, what.plan, options=what.options, output=what.how
+    )
+    return None if done is None else {**done, "output": what.output}
+
+
+def _made_of(settings: BridgeSettings, prefix: str | None, progress: str) -> Made:
     pipeline, chosen = settings.pipeline, settings.pipeline.source_options
     output, endpoint = output_of(settings, prefix)
-    options = SourceOptions(
-        format_name=None if pipeline.input_uri.startswith("hf://") else pipeline.input_format,
-        split=chosen.split,
-        config=chosen.config,
-        load_kwargs=chosen.load_kwargs,
-        **_transport_of(settings),
-    )
-    plan = ShardingPlan(
-        format=_format_of(pipeline.name),
-        layout="flat",
-        name="shard",
-        samples_per_shard=pipeline.samples_per_shard,
-    )
     state = Path(pipeline.staging_dir).expanduser() if pipeline.staging_dir else None
-    made = create_sharded_dataset(
-        pipeline.input_uri,
-        output,
-        plan,
-        options=options,
-        output=OutputOptions(
+    return Made(
+        source=pipeline.input_uri,
+        output=output,
+        plan=ShardingPlan(
+            format=_format_of(pipeline.name),
+            layout="flat",
+            name="shard",
+            samples_per_shard=pipeline.samples_per_shard,
+        ),
+        options=SourceOptions(
+            format_name=None if pipeline.input_uri.startswith("hf://") else pipeline.input_format,
+            split=chosen.split,
+            config=chosen.config,
+            load_kwargs=chosen.load_kwargs,
+            **transport_of(settings),
+        ),
+        how=OutputOptions(
             state_dir=state,
             endpoint_url=endpoint,
             region=settings.r2.signing_region if settings.r2 else None,
+            progress=progress,
         ),
     )
-    return {**made, "output": output}
 
 
-def _transport_of(settings: BridgeSettings) -> dict[str, Any]:
+def transport_of(settings: BridgeSettings) -> dict[str, Any]:
     """Return how the input's store is reached: as said, else `r2://` where the section r2 is."""
     said = settings.pipeline.source_options.transport_params
     if settings.r2 is None or not settings.pipeline.input_uri.startswith("r2://"):
@@ -151,22 +209,41 @@ def _run_with_keys(settings: BridgeSettings, prefix: str | None) -> dict[str, An
         r2=msgspec.structs.replace(r2, access_key_id="", secret_access_key=""),
         vast=None,
     )
-    request = msgspec.json.encode({"settings": without, "prefix": prefix})
+    return in_own_process(Request(settings=without, prefix=prefix), child_environment(keys)) or {}
+
+
+def in_own_process(
+    request: Request, environment: Mapping[str, str], *, root: Path | None = None
+) -> dict[str, Any] | None:
+    """Carry a request out in a process of its own, whose environment holds the keys.
+
+    `root`: a checkout of Quark that is run in place of this one, in its folder.
+
+    Raises:
+        PipelineError: it failed; with the exit code of the error in that process.
+    """
+    # In front: an environment made for this process names this Quark's own folder.
+    path = {
+        "PYTHONPATH": os.pathsep.join(
+            (str(root or PACKAGE_ROOT), environment.get("PYTHONPATH", ""))
+        )
+    }
     with subprocess.Popen(  # noqa: S603 - our own interpreter and module
         own_program("tools_utilities.bridge.bridge_process"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=child_environment({**OWN_PATH, **keys}),
+        env={**environment, **path},
+        cwd=root,
     ) as process:
         try:
-            printed, _ = process.communicate(request)
+            printed, _ = process.communicate(msgspec.json.encode(request))
         except BaseException:
             process.terminate()  # it removes the parts that it was sending, then ends
             process.communicate()
             raise
     reply = msgspec.json.decode(printed) if printed else {}
     if "made" in reply:
-        made: dict[str, Any] = reply["made"]
+        made: dict[str, Any] | None = reply["made"]
         return made
     error = PipelineError(
         reply.get("error", f"the pipeline's process ended with {process.returncode}"),

@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 from tools_utilities.bridge.bridge_settings import BridgeSettings, load_settings
 from tools_utilities.bridge.pipelines import check_settings, output_of, run_pipeline
@@ -28,6 +29,9 @@ pipeline:
     split: train
 # vast:                       # only for --use-vast
 #   api_key: ${VAST_API_KEY}
+#   max_price_usd_hour: 0.5   # of the machine with its disk; no dearer one is rented
+#   max_cost_usd: 5           # it is destroyed before it costs more; max_hours: a time instead
+#   storage_gb: 50
 """
 ENVIRONMENT_EXAMPLE = """\
 R2_ACCOUNT_ID=
@@ -37,13 +41,25 @@ VAST_API_KEY=
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+class Renter(Protocol):
+    """Who rents machines; renting is above this layer, and is handed in (`resource_manager`)."""
+
+    def plan_lines(self, settings: BridgeSettings, prefix: str | None) -> list[str]:
+        """Return what a run on a rented machine would do; rents nothing."""
+        ...
+
+    def run(self, settings: BridgeSettings, prefix: str | None) -> dict[str, Any] | None:
+        """Return what a run there made; None: it was left running."""
+        ...
+
+
+def main(arguments: Sequence[str] | None = None, *, renter: Renter | None = None) -> int:
     """Run a command; results on stdout, errors on stderr. Exit codes as the program's."""
     guard_process(sys.argv[1:] if arguments is None else arguments)
     options = _parse(arguments)
     try:
         with stopping_cleanly():
-            return _run(options)
+            return _run(options, renter)
     except QuarkError as error:
         sys.stderr.write(error_lines(error))
         return error.exit_code
@@ -52,20 +68,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return RunStoppedError.exit_code
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, renter: Renter | None) -> int:
     if options.command == "init":
         return _init(Path(options.config))
-    if options.use_vast:
+    if options.use_vast and renter is None:
         raise UsageError(
-            "--use-vast comes with part 7 (renting machines)",
-            hint="Run without it: the pipeline then runs on this machine.",
+            "--use-vast: this way of starting the bridge rents nothing",
+            hint="Start it as quark-bridge, or python -m resource_manager.bridge_command.",
         )
     settings = load_settings(options.config)
     check_settings(settings)
+    rented = renter if options.use_vast else None
     if options.command == "plan":
-        sys.stdout.write("\n".join(plan_lines(settings, options.prefix)) + "\n")
+        lines = plan_lines if rented is None else rented.plan_lines
+        sys.stdout.write("\n".join(lines(settings, options.prefix)) + "\n")
         return 0
-    made = run_pipeline(settings, prefix=options.prefix)
+    if rented is None:
+        made: dict[str, Any] | None = run_pipeline(settings, prefix=options.prefix)
+    else:
+        made = rented.run(settings, options.prefix)
+    if made is None:
+        return 0
     sys.stdout.write(
         f"{made['total_tasks']} samples in {made['num_shards']} shards: {made['output']}\n"
     )
