@@ -84,13 +84,13 @@ class Bond(msgspec.Struct, frozen=True, kw_only=True):
     saves: bool = True
     """A stop saves it."""
     leave: Callable[[], None] | None = None
-    cost: Callable[[], str] = lambda: ""
-    """Tells the dollars so far and the cap; empty: nobody bills it."""
     """Makes it go on without this process, when the person asks for that; None: it cannot."""
     asks: bool = False
     """It costs money: Ctrl-C asks what is to become of it, where somebody can be asked."""
     looks_on: bool = False
     """It is another process's: a signal ends the looking, not the run."""
+    cost: Callable[[], str] = lambda: ""
+    """Tells the dollars so far and the cap; empty: nobody bills it."""
 
 
 WATCHED = Bond()
@@ -257,23 +257,23 @@ class RunWatch:
             now = self._clock()
             if paint and (said or code is not None or now - shown_at >= PAINT_SECONDS):
                 paint(self._lines())
-                    self.run.cost = self._bond.cost()
                 shown_at = now
             elif not paint:
                 self._console.note(*said)
                 stands = (self.run.step.get("step"), self.run.evaluating)
                 if now - shown_at >= LOG_SECONDS and stands != shown:
+                    self.run.cost = self._bond.cost()
                     self._console.note(f"{self.run.name}: {self.run.log_line()}")
                     shown_at, shown = now, stands
             if code is not None:
                 return code
             if self._is_left(typed()):
-        self.run.cost = self._bond.cost()
                 return 0
             self._sleep(POLL_SECONDS)
 
     def _lines(self) -> list[Line]:
         width = (self._console.note_width or DEFAULT_COLUMNS) - 1
+        self.run.cost = self._bond.cost()
         saying = QUESTION if self._question_open else self._sayings[min(2, len(self.signals))]
         keys = self._keys_text if self._offers_keys or self._bond.looks_on else ""
         return self.run.lines(width, draw=self._console.draws_blocks, saying=saying, keys=keys)

@@ -22,8 +22,8 @@ from tools_utilities.errors import UsageError
 from tools_utilities.settings import Settings
 from tools_utilities.terminal_text import Line, with_commands
 
-
 T = TypeVar("T")
+
 
 def _cost(machine: Machine, plan: Plan) -> list[tuple[str, str]]:
     if machine.price is None:
@@ -43,7 +43,6 @@ class StartActions(DataActions):
     _targets: dict[str, LaunchTarget]
     _machines: dict[str, Machine]
 
-    def _start(self, job: TrainingJob, plan: Plan, flag: str, *, plan_only: bool) -> int:
     def _settled(
         self, make: Callable[[Settings], T], settings: Settings, canonical: str | None
     ) -> tuple[T, Settings, str | None]:
@@ -61,6 +60,7 @@ class StartActions(DataActions):
         made, settings, words = settle_terms(make, settings, self.console)
         return made, settings, None if canonical is None else canonical + words
 
+    def _start(self, job: TrainingJob, plan: Plan, flag: str, *, plan_only: bool) -> int:
         """Show the plan, ask, launch and watch; `flag`: what a command needs to find the run."""
         plan = with_groups(plan, self._options.groups, self._group_flags)
         plan_only = plan_only or self._options.plan_only
