@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from brain.ml.training_job import TrainingJob
+from resource_manager.remote_r2 import Grant, R2Tokens, grants_of, lasts_seconds
 from resource_manager.remote_session import make_session
 from tools_utilities.errors import AccessError, UsageError
 from tools_utilities.json_text import decode_json
@@ -35,6 +36,8 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
     """Names of those that do not end by themselves."""
     expires_at: datetime | None = None
     """When the first of them ends."""
+    grants: tuple[Grant, ...] = ()
+    """Credentials of R2 that were made for the run, instead of the keys."""
 
     def __repr__(self) -> str:
         return f"Sent({', '.join(sorted(self.variables))})"
@@ -71,7 +74,9 @@ def sent_variables(
         return Sent(variables=variables)
     is_session = remote.credentials == "session"
     sent = sent_for(
-        specs_of(job), here, lambda signed, s3: _session(job, signed, s3) if is_session else s3
+        specs_of(job),
+        here,
+        lambda signed, s3: _session(job, signed, s3, here) if is_session else s3,
     )
     return msgspec.structs.replace(sent, variables={**sent.variables, **variables})
 
@@ -104,6 +109,7 @@ def sent_for(
             *(name for name in others if any(word in name for word in secret)),
         ),
         expires_at=found.expires_at,
+        grants=found.grants,
     )
 
 
@@ -174,10 +180,16 @@ def _s3(specs: list[StoreSpec]) -> Sent:
     return Sent(variables=variables, long_lived=tuple(variables))
 
 
-def _session(job: TrainingJob, signed: list[StoreSpec], found: Sent) -> Sent:
+def _session(
+    job: TrainingJob, signed: list[StoreSpec], found: Sent, here: Mapping[str, str]
+) -> Sent:
     """Return a session that ends by itself, instead of keys that do not; a session stays what it is."""
     if not found.long_lived and found.variables:
         return found
+    if found.variables and (grants := grants_of(job, travelling_spec)):
+        parent = found.variables["AWS_ACCESS_KEY_ID"]
+        made, ends = R2Tokens(here).make(grants, parent, lasts_seconds(job.max_seconds))
+        return Sent(variables=made, expires_at=ends, grants=grants)
     made = make_session(job, signed[0].profile, signed[0].region) if signed else None
     if made is None:
         return found

@@ -17,7 +17,9 @@ from brain.ml.run_files import CHECKPOINTS_FOLDER
 from brain.ml.tokenizer import BYTES
 from brain.ml.training_job import DataSource, TrainingJob
 from resource_manager.remote_credentials import travelling_spec
+from resource_manager.remote_r2 import READ, WRITE, Grant, keys_of
 from tools_utilities.errors import DataNotFoundError, UsageError
+from tools_utilities.object_store import StoreSpec
 from tools_utilities.reading_hints import typed
 
 FILES_FOLDER = "files"
@@ -72,8 +74,12 @@ def _refuse_local_data(source: DataSource, where: str) -> None:
     )
 
 
-def shipment_of(job: TrainingJob, run_dir: str, cache_dir: str | None) -> Shipment:
+def shipment_of(
+    job: TrainingJob, run_dir: str, cache_dir: str | None, grants: tuple[Grant, ...] = ()
+) -> Shipment:
     """Return a job for a run folder and a cache folder there; reads checkpoints and models here.
+
+    `grants`: the credentials that are sent with it, where there are several.
 
     Raises:
         DataNotFoundError: there is no checkpoint to go on from.
@@ -96,11 +102,13 @@ def shipment_of(job: TrainingJob, run_dir: str, cache_dir: str | None) -> Shipme
     shipped = msgspec.structs.replace(
         job,
         run_dir=run_dir,
-        train=tuple(_travelling(source) for source in job.train),
-        val=tuple(_travelling(source) for source in job.val),
+        train=tuple(_travelling(source, grants) for source in job.train),
+        val=tuple(_travelling(source, grants) for source in job.val),
         checkpoints=None
         if job.checkpoints is None
-        else msgspec.structs.replace(job.checkpoints, store=travelling_spec(job.checkpoints.store)),
+        else msgspec.structs.replace(
+            job.checkpoints, store=_with_keys(job.checkpoints.store, grants, WRITE)
+        ),
         cache_dir=None if job.cache_dir is None else cache_dir,
         counts_dir=counts,
         remote=None,
@@ -139,5 +147,10 @@ def _below(folder: Path, there: str) -> list[tuple[Path, str]]:
     ]
 
 
-def _travelling(source: DataSource) -> DataSource:
-    return msgspec.structs.replace(source, store=travelling_spec(source.store))
+def _travelling(source: DataSource, grants: tuple[Grant, ...]) -> DataSource:
+    return msgspec.structs.replace(source, store=_with_keys(source.store, grants, READ))
+
+
+def _with_keys(spec: StoreSpec, grants: tuple[Grant, ...], permission: str) -> StoreSpec:
+    keys = keys_of(grants, spec, permission)
+    return msgspec.structs.replace(travelling_spec(spec), keys=keys)

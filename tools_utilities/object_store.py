@@ -28,6 +28,9 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     region: str | None = None
     anonymous: bool = False
     requester_pays: bool = False
+    keys: str | None = None
+    """What the names of the variables begin with that hold its keys (`…_ACCESS_KEY_ID`,
+    `…_SECRET_ACCESS_KEY`, `…_SESSION_TOKEN`); None: boto3's own chain. Of S3 alone."""
 
 
 class ObjectInfo(msgspec.Struct, frozen=True, kw_only=True):

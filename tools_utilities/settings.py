@@ -374,6 +374,11 @@ _OTHER_VARIABLES = tuple(
         ("QUARK_LAUNCHER_PID", "Set for the processes of a run: the launcher that they end with."),
         ("VAST_API_KEY", "The key of an account at vast.ai; sent to nobody else, shown nowhere."),
         ("VAST_URL", "Address of vast's API; default `https://console.vast.ai`."),
+        ("CLOUDFLARE_API_TOKEN", "Token that R2 keys belong to; sent to Cloudflare alone."),
+        (
+            "CLOUDFLARE_BASE_URL",
+            "Cloudflare's API; default `https://api.cloudflare.com/client/v4`.",
+        ),
         ("CI", "Ask nothing and draw nothing, as off a terminal."),
         ("NO_COLOR", "No colour."),
         ("TERM", "`dumb`: no colour and no animation."),

@@ -65,9 +65,7 @@ def account_from(variables: Mapping[str, str]) -> Account:
     """
     key = variables.get(KEY_VARIABLE, "").strip()
     url = variables.get(URL_VARIABLE, "").strip().rstrip("/") or USUAL_URL
-    parts = urlsplit(url)
-    own = parts.hostname in ("127.0.0.1", "::1", "localhost")
-    if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and own)):
+    if not is_safe_address(url):
         raise UsageError(
             f"{URL_VARIABLE}: not an https address", hint=f"Unset it: {USUAL_URL} is the usual one."
         )
@@ -77,6 +75,13 @@ def account_from(variables: Mapping[str, str]) -> Account:
             hint=f"Make a key in the console of {USUAL_URL} and put it into {KEY_VARIABLE}.",
         )
     return Account(key=key, url=url)
+
+
+def is_safe_address(url: str) -> bool:
+    """Whether a key may be sent to an address: by https, or to this machine."""
+    parts = urlsplit(url)
+    own = parts.hostname in ("127.0.0.1", "::1", "localhost")
+    return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and own))
 
 
 class RentalHttp:

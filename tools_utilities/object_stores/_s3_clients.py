@@ -5,7 +5,7 @@ files, SSO, roles); obstore gets them from there. Making clients sends nothing.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from tools_utilities.errors import AccessError
 from tools_utilities.object_store import StoreSpec
 from tools_utilities.object_stores._process import clients_lock, is_forked, process_id
+from tools_utilities.process_environment import environment_now
 from tools_utilities.redaction import KNOWN
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ class S3Clients:
         self._spec = spec
         self._bucket = bucket
         self._core = botocore.session.Session(profile=spec.profile)
+        if spec.keys is not None:
+            self._core.set_credentials(*_own_keys(spec.keys, environment_now()))
         self._exact: S3Client | None = None
         self._exact_lock = Lock()
         self.region: str | None = region or spec.region
@@ -240,6 +244,23 @@ def _service_models(data_path: str | None) -> Any:
     from botocore.loaders import create_loader
 
     return create_loader(data_path)
+
+
+def _own_keys(names: str, variables: Mapping[str, str]) -> tuple[str, str, str | None]:
+    """Return access key, secret key and session token of a store that has its own variables.
+
+    Raises:
+        AccessError: they are not there.
+    """
+    access, secret = (
+        variables.get(f"{names}_{part}") for part in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY")
+    )
+    if not access or not secret:
+        raise AccessError(
+            f"{names}_ACCESS_KEY_ID and {names}_SECRET_ACCESS_KEY are not set",
+            hint="They are sent with a run that has several credentials; start it anew from there.",
+        )
+    return access, secret, variables.get(f"{names}_SESSION_TOKEN")
 
 
 def _credentials(core: Any) -> "Credentials | None":
