@@ -39,6 +39,8 @@ class RentalFake:
     def __init__(self) -> None:
         self.offers: list[dict[str, Any]] = [offer(1)]
         self.ssh = ("127.0.0.1", 9)
+        self.fleet: list[tuple[str, int]] = []
+        """Addresses of the next instances, one each; those after them get `ssh`."""
         self.boot: list[str | None] = ["running"]
         """What `actual_status` says at each look, the last one from then on."""
         self.hidden_looks = 0
@@ -95,10 +97,11 @@ class RentalFake:
             return 404, {"success": False, "error": "no_such_ask", "msg": f"Ask {ask} not found"}
         number = 7000 + len(self.made)
         self.made.append(number)
+        host, port = self.fleet.pop(0) if self.fleet else self.ssh
         self.instances[number] = {
             "id": number, "label": body.get("label"), "looks": 0, "hidden": self.hidden_looks,
             "dph_total": wanted["dph_total"] if body.get("price") is None else body["price"],
-            "ssh_host": self.ssh[0], "ssh_port": self.ssh[1], "machine_id": wanted["machine_id"],
+            "ssh_host": host, "ssh_port": port, "machine_id": wanted["machine_id"],
             "image": body["image"], "disk": body["disk"], "onstart": body.get("onstart"),
             "start_date": 1.7e9, "status_msg": None, "intended_status": "running",
         }  # fmt: skip
@@ -126,7 +129,7 @@ class RentalFake:
             if one["hidden"] > 0:
                 one["hidden"] -= 1
                 continue
-            status = self.boot[min(one["looks"], len(self.boot) - 1)]
+            status = one.get("ended") or self.boot[min(one["looks"], len(self.boot) - 1)]
             one["looks"] += 1
             rows.append({**one, "actual_status": status})
         # Another one of the account, which is none of Quark's; and a machine with odd fields.
@@ -135,6 +138,11 @@ class RentalFake:
             {"id": 2, "label": "quark", "actual_status": None, "dph_total": "?", "ports": []},
             *rows,
         ]
+
+    def end(self, number: int, status: str = "exited") -> None:
+        """A machine ends by itself: it stays in the list, and costs money, until it is destroyed."""
+        with self._lock:
+            self.instances[number]["ended"] = status
 
     def ours(self) -> list[int]:
         with self._lock:

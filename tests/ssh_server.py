@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,6 +60,21 @@ class Remote:
         for pid in descendants(self.process.pid):
             if _name_of(pid).startswith("sshd"):
                 _kill(pid)
+
+    def lose(self) -> None:
+        """End the machine as a host that goes away: its server and every process on it, at once."""
+        sessions = descendants(self.process.pid)
+        self.process.kill()
+        self.process.wait()
+        while left := [*filter(_lives, sessions), *_processes_at(self.home)]:
+            for pid in left:
+                _kill(pid)
+            time.sleep(0.02)
+
+    def let_in(self, other: "Remote") -> None:
+        """Let in who has the key of another machine."""
+        keys = self.folder / "authorized_keys"
+        keys.write_text(keys.read_text() + (other.folder / "user_key.pub").read_text())
 
     def runs(self) -> list[Path]:
         folder = self.home / ".quark/runs"
@@ -179,7 +195,7 @@ def _server_config(folder: Path, port: int, home: Path) -> Path:
 
 def _accounts(folder: Path, server: Server, home: Path) -> dict[str, str]:
     (folder / "passwd").write_text(
-        f"{USER}:x:0:0::{home}:/bin/sh\nroot:x:0:0:root:/root:/bin/sh\n"
+        f"{USER}:x:0:0::{home}:/bin/sh\nroot:x:0:0:root:{home}:/bin/sh\n"
         "sshd:x:74:65534::/nonexistent:/usr/sbin/nologin\n"
     )
     (folder / "group").write_text("root:x:0:\nnogroup:x:65534:\n")
@@ -206,6 +222,24 @@ def _end_run(folder: Path) -> None:
         for one in (found.get("process"), *found.get("ranks", ())):
             if one:
                 _kill(one["pid"])
+
+
+def _processes_at(home: Path) -> list[int]:
+    """Return the processes whose home folder that is, as they were started."""
+    mark, found = f"HOME={home}".encode(), []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            variables = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if mark in variables:
+            found.append(int(path.parent.name))
+    return found
+
+
+def _lives(pid: int) -> bool:
+    path = Path(f"/proc/{pid}/stat")
+    return path.exists() and path.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def _name_of(pid: int) -> str:

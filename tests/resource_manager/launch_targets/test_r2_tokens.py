@@ -66,14 +66,14 @@ def cloudflare() -> Iterator[Cloudflare]:
             told = double.answer(self.path, self.headers["Authorization"], body)
             if told == LOST:
                 self.close_connection = True
-                return self.connection.close()
+                self.connection.close()
+                return
             status, content = told
             data = content if isinstance(content, bytes) else json.dumps(content).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
-            return None
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     double.url = f"http://127.0.0.1:{server.server_port}/client/v4"

@@ -29,7 +29,7 @@ class Terminal(io.StringIO):
 class Interrupted(Terminal):
     """Somebody types Ctrl-C."""
 
-    def readline(self, _size: int | None = -1, /) -> str:
+    def readline(self, _size: int | None = -1, /) -> str:  # type: ignore[override]  # as of StringIO
         raise KeyboardInterrupt
 
 
