@@ -44,7 +44,7 @@ SLOT_KEYS: Final = frozenset(
     ]
 )
 """Slots that are no settings and can be given by `key=value`."""
-_WHERE: Final = ("local", "vast", "aws", "gcp", "azure", "k8s", "slurm")
+_WHERE: Final = ("local", "vast", "aws", "gcp", "azure", "k8s", "slurm", "sky")
 _FOLDED: Final = ("model", "name", "worker", "partition_key")
 
 
@@ -112,7 +112,11 @@ def _where(text: str) -> str:
         return word
     if word == "kubernetes":
         return "k8s"
-    raise BadOverrideError(f"where={text}", f"where takes {', '.join(_WHERE)} or ssh:HOST")
+    if word.startswith("sky:") and len(word) > len("sky:"):
+        return f"sky:{text.partition(':')[2].strip()}"  # names of contexts keep their letters
+    raise BadOverrideError(
+        f"where={text}", f"where takes {', '.join(_WHERE)}, sky:CLOUD/REGION or ssh:HOST"
+    )
 
 
 def _gpu(text: str) -> str:

@@ -49,6 +49,8 @@ class ExportFormat(Protocol):
     """Whether files that the run needs (a model, a tokenizer) can go along."""
     run_root: str
     """Folder of runs there; empty: as here."""
+    cache_folder: str
+    """Of its machines; empty: as here."""
     needs_gpu_type: bool
     """Whether GPUs cannot be asked for without their name."""
     credentials: str

@@ -1,6 +1,7 @@
 """`export`: a folder from which a scheduler starts a run; nothing is started and no run is made here."""
 
 import shlex
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath
 
@@ -22,7 +23,6 @@ from tools_utilities.process_environment import own_program
 from tools_utilities.settings import Settings
 from tools_utilities.terminal_text import with_commands
 
-CACHE_FOLDER = "/quark/cache"
 FIRST_NODE = "first-node:29400"
 """In the job of several nodes; where they meet is known when they start."""
 RENTED = ("gpu_type", "spot")
@@ -127,8 +127,10 @@ def exported(job: TrainingJob, target: ExportFormat, asked: Asked) -> Exported:
     files: tuple[tuple[Path, str], ...] = ()
     wheel = None
     if target.ships:
-        _check_travels(job, target)
-        shipment = shipment_of(job, str(PurePosixPath(target.run_root, job.name)), CACHE_FOLDER)
+        check_travels(job, target.name)
+        shipment = shipment_of(
+            job, str(PurePosixPath(target.run_root, job.name)), target.cache_folder
+        )
         job, files, wheel = shipment.job, shipment.files, build_wheel(_extras(job))
     if files and not target.sends_files:
         raise UsageError(
@@ -151,15 +153,24 @@ def exported(job: TrainingJob, target: ExportFormat, asked: Asked) -> Exported:
 def write_export(folder: Path, target: ExportFormat, made: Exported) -> None:
     """Write the folder; it is not there yet."""
     check_new(folder)
-    contents = {name: text.encode() for name, text in target.texts(made.export).items()}
-    contents[JOB_FILE] = msgspec.yaml.encode(made.export.job)
-    if made.wheel is not None:
-        contents[made.wheel.file_name] = made.wheel.data
-        contents[_CONSTRAINTS] = "\n".join([*made.wheel.constraints, ""]).encode()
-    contents |= {name: path.read_bytes() for path, name in made.files}
+    texts = {name: text.encode() for name, text in target.texts(made.export).items()}
+    write_files(folder, texts | files_beside(made))
+
+
+def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write files, by their paths in a folder, for their owner alone."""
     for name, content in contents.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_private(folder / name, content)
+
+
+def files_beside(made: Exported) -> dict[str, bytes]:
+    """Return what goes beside the scheduler's own files: the job, what it needs, and Quark."""
+    contents = {JOB_FILE: msgspec.yaml.encode(made.export.job)}
+    if made.wheel is not None:
+        contents[made.wheel.file_name] = made.wheel.data
+        contents[_CONSTRAINTS] = "\n".join([*made.wheel.constraints, ""]).encode()
+    return contents | {name: path.read_bytes() for path, name in made.files}
 
 
 def say_exported(console: Console, folder: Path, target: ExportFormat, made: Exported) -> None:
@@ -210,15 +221,20 @@ def export_notes(target: ExportFormat, export: Export) -> list[str]:
     return notes
 
 
-def _check_travels(job: TrainingJob, target: ExportFormat) -> None:
+def check_travels(job: TrainingJob, where: str) -> None:
+    """Refuse a job that needs what is only on this machine; several nodes are no reason. Pure.
+
+    Raises:
+        UsageError: naming it.
+    """
     if job.checkpoints is not None and job.checkpoints.store.uri.startswith("file://"):
         raise UsageError(
             f"checkpoint_dir={job.checkpoints.store.uri.removeprefix('file://')}: a folder of this"
-            f" machine, and the run is to be on {target.name}",
+            f" machine, and the run is to be on {where}",
             hint="Give a store: checkpoint_dir=s3://BUCKET/PREFIX.",
         )
     alone = msgspec.structs.replace(job, nodes=1, rendezvous=None)
-    check_shipping(msgspec.structs.replace(alone, remote=Remote(where=target.name)))
+    check_shipping(msgspec.structs.replace(alone, remote=Remote(where=where)))
 
 
 def _extras(job: TrainingJob) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from brain.ml.training_job import TrainingJob
 from resource_manager.launch_target import LaunchTarget
 from resource_manager.remote_record import read_record
-from resource_manager.remote_settings import VAST
+from resource_manager.remote_settings import SKY, is_cloud
 from resource_manager.rental.rental_record import read_rental
 from tools_utilities.errors import UsageError
 from tools_utilities.plugins import load_plugins
@@ -24,12 +24,12 @@ def launch_targets() -> dict[str, LaunchTarget]:
 
 
 def target_of(where: str) -> LaunchTarget:
-    """Return the target of a place: `local`, `ssh:HOST`.
+    """Return the target of a place: `local`, `ssh:HOST`, `aws`.
 
     Raises:
         UsageError: there is none of that name.
     """
-    name = where.partition(":")[0]
+    name = SKY if is_cloud(where) else where.partition(":")[0]
     found = launch_targets().get(name)
     if found is None:
         known = ", ".join(launch_targets())
@@ -47,7 +47,7 @@ def where_of(job: TrainingJob) -> str:
 def where_is(run_dir: Path) -> str:
     """Return where a run was launched last."""
     if (rental := read_rental(run_dir)) is not None:
-        return f"{VAST}:{rental.label}"
+        return rental.where if is_cloud(rental.where) else f"{rental.where}:{rental.label}"
     record = read_record(run_dir)
     return LOCAL if record is None else record.remote.where
 

@@ -7,7 +7,7 @@ machine does is brought into its run folder here, so that `list`, `show` and `lo
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -48,6 +48,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     price: Price | None = None
     """Of one that would be rented."""
+    starts: bool = True
+    """False: what would start it is not here; its files are written instead (`WritesTasks`)."""
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,4 +159,13 @@ class LaunchTarget(Protocol):
 
     def verify_gone(self, run_dir: Path) -> tuple[str, ...]:
         """Read back what there still is of a run that costs something: processes, rented machines."""
+        ...
+
+
+@runtime_checkable
+class WritesTasks(Protocol):
+    """A target whose runs another program starts, which may not be here."""
+
+    def written(self, job: TrainingJob, folder: Path) -> str:
+        """Write what that program is given into a new folder; returns the command to type."""
         ...

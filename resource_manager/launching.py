@@ -92,8 +92,8 @@ def start_run(
 
 
 def _process_of(handle: RunHandle, job: TrainingJob) -> str:
-    there = "" if job.remote is None else f" on {job.remote.where}"
-    return f"process {handle.pid}{there}"
+    there = "" if job.remote is None else f"on {job.remote.where}"
+    return " ".join(filter(None, [f"process {handle.pid}" if handle.pid else "", there]))
 
 
 def _write_plan(run_dir: Path, plan: Plan) -> None:

@@ -21,7 +21,10 @@ RENTAL_SETTINGS = {
 }
 """Setting → field of `RentalTerms`."""
 RENTED_ONLY = tuple(name for name in RENTAL_SETTINGS if name != "gpus")
-VAST = "vast"
+VAST, SKY = "vast", "sky"
+CLOUDS = ("aws", "gcp", "azure", "k8s", SKY)
+"""Places that SkyPilot goes to; `sky` alone: wherever it is cheapest, `sky:INFRA` as SkyPilot writes it."""
+KUBERNETES = "k8s"
 REMOTE_SETTINGS = {
     "remote_python": "python",
     "remote_folder": "folder",
@@ -36,6 +39,22 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 class TermsNeededError(InputNeededError):
     """A machine is to be rented, and a figure is missing that nobody may guess; detail: setting."""
+
+
+def is_cloud(where: str) -> bool:
+    """Tell whether SkyPilot goes to a place."""
+    return where.partition(":")[0] in CLOUDS
+
+
+def infra_of(where: str) -> str | None:
+    """Return a place as SkyPilot writes it; None: any."""
+    name, _, said = where.partition(":")
+    return (said or None) if name == SKY else name
+
+
+def has_price(where: str) -> bool:
+    """Tell whether anybody knows what an hour there costs: not of one's own Kubernetes."""
+    return (infra_of(where) or "").partition("/")[0] not in (KUBERNETES, "kubernetes", "ssh")
 
 
 class SshAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,15 +99,17 @@ def remote_of(settings: Settings) -> Remote | None:
         TermsNeededError: a machine is to be rented, and nobody said what it may cost.
     """
     where = str(settings.value("where") or "local")
-    if where not in ("local", VAST) and not where.startswith("ssh:"):
+    if where not in ("local", VAST) and not where.startswith("ssh:") and not is_cloud(where):
         raise UsageError(
-            f"where={where}: only `local`, `ssh:HOST` and `vast` can be launched on by this version",
-            hint="A machine that you have rented yourself is an ssh host: on ssh host NAME.",
+            f"where={where}: `local`, `ssh:HOST`, `vast`, {', '.join(CLOUDS)} can be launched on",
+            hint="A machine that you have rented yourself is an ssh host: on ssh host NAME. For a"
+            " scheduler: quark export … for slurm.",
         )
+    rents = where == VAST or is_cloud(where)
     said = [
         name for name in RENTED if settings.value(name) is not None and _is_said(settings, name)
     ]
-    if said and where != VAST:
+    if said and not rents:
         whose = "this machine" if where == "local" else where
         raise UsageError(
             f"{', '.join(said)}: only rented machines have that",
@@ -96,7 +117,7 @@ def remote_of(settings: Settings) -> Remote | None:
         )
     if where == "local":
         return None
-    terms = _terms_of(settings) if where == VAST else None
+    terms = _terms_of(settings, where) if rents else None
     if terms is None:
         ssh_address(where)
     fields: dict[str, Any] = {
@@ -109,7 +130,12 @@ def remote_of(settings: Settings) -> Remote | None:
                 f"remote_env: {name!r} is not the name of a variable",
                 hint="Name variables, never values: they are read from this environment.",
             )
-    _check_one_node(settings, where)
+    if not is_cloud(where):
+        _check_one_node(settings, where)
+    elif settings.value("rendezvous"):
+        raise UsageError(
+            f"where={where}: its nodes meet on the first of them", hint="Leave rendezvous out."
+        )
     return Remote(where=where, terms=terms, **fields)
 
 
@@ -118,27 +144,46 @@ def _is_said(settings: Settings, name: str) -> bool:
     return settings.is_set(name) and not settings.source(name).startswith("run ")
 
 
-def _terms_of(settings: Settings) -> RentalTerms:
+def _terms_of(settings: Settings, where: str) -> RentalTerms:
     """Return what a machine is rented for.
 
     Raises:
         TermsNeededError: neither is there a default for what somebody's money may be spent on.
     """
     fields = {field: settings.value(name) for name, field in RENTAL_SETTINGS.items()}
-    fields |= {"gpus": fields["gpus"] or 1, "spot": bool(fields["spot"])}
-    if fields["max_price_hour"] is None:
+    # A cloud's machine has GPUs only where somebody says which.
+    least = 0 if is_cloud(where) and fields["gpu_type"] is None else 1
+    on_cpu = is_cloud(where) and settings.value("device") == "cpu"
+    asked = 0 if on_cpu else fields["gpus"] or least
+    fields |= {"gpus": asked, "spot": bool(fields["spot"])}
+    priced = has_price(where)
+    if priced and fields["max_price_hour"] is None:
         raise TermsNeededError(
-            "where=vast: nobody said what the machine may cost an hour",
+            f"where={where}: nobody said what the machine may cost an hour",
             hint="Say it: … under $2 an hour (or --override max_price_hour=2).",
             setting="max_price_hour",
         )
-    if fields["max_cost"] is None and settings.value("max_seconds") is None:
-        raise TermsNeededError(
-            "where=vast: nobody said what ends the renting",
-            hint="Say it: … stop after $15 (or --override max_cost=15), or … for 3 hours.",
-            setting="max_cost",
+    if settings.value("max_seconds") is None and not (priced and fields["max_cost"] is not None):
+        _refuse_endless(where, priced=priced)
+    if is_cloud(where) and asked and fields["gpu_type"] is None:
+        raise InputNeededError(
+            f"where={where}: nobody said which GPUs",
+            hint=f"Say which: with {asked} a100s; or on cpu.",
         )
     return RentalTerms(**fields)
+
+
+def _refuse_endless(where: str, *, priced: bool) -> None:
+    if not priced:
+        raise InputNeededError(
+            f"where={where}: nobody said when it ends, and no price an hour is known there",
+            hint="Say it: … for 3 hours (or --override max_seconds=10800).",
+        )
+    raise TermsNeededError(
+        f"where={where}: nobody said what ends the renting",
+        hint="Say it: … stop after $15 (or --override max_cost=15), or … for 3 hours.",
+        setting="max_cost",
+    )
 
 
 def _check_one_node(settings: Settings, where: str) -> None:

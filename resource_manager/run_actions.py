@@ -156,12 +156,13 @@ class RunActions:
         from resource_manager.doctor import as_json, check_lines, closing_line, run_checks
         from resource_manager.rental.orphans import check_rented, offer_to_destroy
         from resource_manager.runs import out_dir_of
+        from resource_manager.sky.sky_orphans import check_launched
         from tools_utilities.process_environment import environment_now
 
         settings = self._settings_of(reading)
         checks = run_checks(settings)
         check, orphans, api = check_rented(out_dir_of(settings), environment_now())
-        checks += [check] if check is not None else []
+        checks += [one for one in (check, check_launched(out_dir_of(settings))) if one is not None]
         self.console.result([*check_lines(checks), closing_line(checks)], as_json(checks))
         if api is not None:
             offer_to_destroy(orphans, api, self.console)

@@ -11,14 +11,14 @@ from brain.ml.training_job import TrainingJob
 from resource_manager.accelerators import Accelerators, device_problem
 from resource_manager.data_actions import DataActions
 from resource_manager.launch_places import target_of, where_of
-from resource_manager.launch_target import LaunchTarget, Machine
+from resource_manager.launch_target import LaunchTarget, Machine, WritesTasks
 from resource_manager.launching import start_run
 from resource_manager.plan import Plan, with_groups
 from resource_manager.plan_screen import plan_lines
 from resource_manager.remote_settings import TermsNeededError
 from resource_manager.training_request import request_from
 from tools_utilities.console import SCHEMA
-from tools_utilities.errors import UsageError
+from tools_utilities.errors import InputNeededError, UsageError
 from tools_utilities.settings import Settings
 from tools_utilities.terminal_text import Line, with_commands
 
@@ -114,8 +114,15 @@ class StartActions(DataActions):
     def _confirmed(
         self, question: str, job: TrainingJob | None = None, plan: Plan | None = None
     ) -> bool:
-        # Off a terminal the command itself is the confirmation.
-        if self.console.about.yes or not self.console.can_ask:
+        if self.console.about.yes:
+            return True
+        if not self.console.can_ask:
+            # The command itself is the confirmation, but not of spending money.
+            if job is not None and job.remote is not None and job.remote.terms is not None:
+                raise InputNeededError(
+                    f"this would start {job.name} on {where_of(job)}, which costs money",
+                    hint="Add --yes to do it; --plan shows what it comes to.",
+                )
             return True
 
         def why(answer: str) -> list[Line] | None:
@@ -133,10 +140,26 @@ class StartActions(DataActions):
     def _launched(self, job: TrainingJob, plan: Plan | None, flag: str) -> int:
         target = self._launch_target(job)
         try:
+            if isinstance(target, WritesTasks) and not self._machine(job).starts:
+                return self._written(job, target)
             return start_run(job, plan, target, self.console, flag=flag, left=self.note_left)
         finally:
             target.close()
             self._targets.clear()
+
+    def _written(self, job: TrainingJob, target: WritesTasks) -> int:
+        """Write what the program is given that would start the run; returns the exit code of its absence."""
+        from resource_manager.exporting import check_new
+
+        folder = Path(f"{job.name}-task").absolute()
+        check_new(folder)
+        command = target.written(job, folder)
+        where = where_of(job)
+        self.console.result(
+            [f"nothing is started on {where}; {folder} holds it", with_commands(f"next: {command}")],
+            {"schema": SCHEMA, "event": "task", "run": job.name, "folder": str(folder), "next": command},
+        )  # fmt: skip
+        return InputNeededError.exit_code
 
     def _launch_target(self, job: TrainingJob) -> LaunchTarget:
         """Return the target of this command; it is kept, since it may hold a connection."""

@@ -24,7 +24,7 @@ from tools_utilities.yaml_text import dump_yaml
 MANIFEST, RECIPE = "run.yaml", "Dockerfile"
 SECRET = "quark-credentials"  # noqa: S105 - the name of one
 IMAGE = "quark-launcher"
-JOB_FOLDER, RUN_FOLDER = "/quark/job", "/quark/runs"
+JOB_FOLDER, RUN_FOLDER, CACHE_FOLDER = "/quark/job", "/quark/runs", "/quark/cache"
 _LONGEST_NAME = 50
 """Names of pods add to it, and may have 63."""
 
@@ -38,6 +38,7 @@ class Kubernetes:
     run_root = RUN_FOLDER
     needs_gpu_type = False
     credentials = f"as keys of the secret {SECRET}"
+    cache_folder = CACHE_FOLDER
 
     def texts(self, export: Export) -> Mapping[str, str]:
         """Return the manifest and the recipe of its image."""

@@ -23,27 +23,25 @@ class SkyPilot:
     name = "skypilot"
     ships = True
     sends_files = True
-    run_root = f"{FOLDER}/runs"
     needs_gpu_type = True
     credentials = "as --secret of sky"
+
+    def __init__(self, folder: str = FOLDER) -> None:
+        """`folder`: Quark's own on the machines."""
+        self.folder = folder
+        self.run_root, self.cache_folder = f"{folder}/runs", f"{folder}/cache"
 
     def texts(self, export: Export) -> Mapping[str, str]:
         """Return the task."""
         head = "" if export.job.nodes == 1 else '$(echo "$SKYPILOT_NODE_IPS" | head -n 1)'
-        python = f"{FOLDER}/environment/bin/python"
+        python = f"{self.folder}/environment/bin/python"
         task: dict[str, Any] = {
             "name": export.job.name,
             "num_nodes": export.job.nodes,
-            "resources": _resources(export),
+            "resources": resources_of(export),
             "workdir": ".",
             "setup": "\n".join(
-                [
-                    "set -e",
-                    f"mkdir -p {FOLDER}",
-                    f"test -x {python} || python3 -m venv {FOLDER}/environment",
-                    f"{python} -m pip install -c constraints.txt ./{export.wheel}",
-                    "",
-                ]
+                ["set -e", *environment_commands(self.folder, "python3", export.wheel), ""]
             ),
             "run": "\n".join(
                 [
@@ -67,7 +65,27 @@ def _told(export: Export) -> str:
     return f"# Quark's run {export.job.name}. Start it here, in its folder: sky jobs launch{secrets} {TASK}\n"
 
 
-def _resources(export: Export) -> dict[str, Any]:
+def environment_commands(folder: str, python: str, wheel: str) -> list[str]:
+    """Return lines of shell that make Quark's environment in a folder of a cloud's machine.
+
+    The Python of its image may be too old (SkyPilot's own images have 3.10); then `uv`, which SkyPilot
+    puts there, brings one.
+    """
+    made = shlex.quote(f"{folder}/environment")
+    inside, named = shlex.quote(f"{folder}/environment/bin/python"), shlex.quote(python)
+    new_enough = "import sys; sys.exit(sys.version_info < (3, 11))"
+    return [
+        f"mkdir -p {shlex.quote(folder)}",
+        f"if [ ! -x {inside} ]; then",
+        f"  if {named} -c {shlex.quote(new_enough)}; then {named} -m venv {made}",
+        f'  else "$(command -v uv || echo "$HOME/.local/bin/uv")" venv --seed --python 3.12 {made}; fi',
+        "fi",
+        f"{inside} -m pip install -c constraints.txt ./{shlex.quote(wheel)}",
+    ]
+
+
+def resources_of(export: Export) -> dict[str, Any]:
+    """Return what a task asks for on each node."""
     found: dict[str, Any] = {}
     if export.gpus:
         found["accelerators"] = f"{export.gpu_type}:{export.gpus}"

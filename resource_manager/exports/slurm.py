@@ -26,6 +26,7 @@ class Slurm:
     run_root = ""
     needs_gpu_type = False
     credentials = "in the environment of sbatch"
+    cache_folder = ""
 
     def texts(self, export: Export) -> Mapping[str, str]:
         """Return the script."""

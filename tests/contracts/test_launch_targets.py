@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from brain.ml.training_job import DataSource, Remote, RentalTerms, TrainingJob
+from brain.ml.training_job import CheckpointTarget, DataSource, Remote, RentalTerms, TrainingJob
 from resource_manager.launch_places import target_of
 from resource_manager.launch_target import LaunchTarget
 from resource_manager.launch_targets.local import LAUNCH_TARGET as LOCAL
@@ -25,6 +25,7 @@ TERMS = RentalTerms(max_price_hour=2.0, max_cost=15.0, image="pytorch", disk_gb=
 WHERE = {
     "local": None,
     "ssh": Remote(where="ssh:gpu-box"),
+    "sky": Remote(where="sky:somewhere", terms=TERMS),
     "vast": Remote(where="vast", terms=TERMS),
 }
 """A place of each target."""
@@ -38,7 +39,8 @@ def _job(run_dir: Path, **changes: Any) -> TrainingJob:
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 @pytest.mark.parametrize("processes", [1, 4])
 def test_plan_is_pure(tmp_path: Path, target: LaunchTarget, processes: int):
-    job = _job(tmp_path / "run", processes=processes, remote=WHERE[target.name])
+    saved = CheckpointTarget(store=StoreSpec(uri="s3://bucket"), prefix="saved/")
+    job = _job(tmp_path / "run", processes=processes, remote=WHERE[target.name], checkpoints=saved)
     variables = dict(os.environ)
     plan = target.plan(job)
     assert plan == target.plan(job)
@@ -47,7 +49,7 @@ def test_plan_is_pure(tmp_path: Path, target: LaunchTarget, processes: int):
     assert dict(os.environ) == variables
     assert plan.argv[-1].endswith("/job.yaml")
     # Nobody bills what is one's own.
-    assert (plan.price is not None) == (target.name == "vast")
+    assert (plan.price is not None) == (target.name in ("vast", "sky"))
     if plan.price is not None:
         assert (plan.price.dollars_per_hour, plan.price.max_dollars) == (2.0, 15.0)
         assert plan.price.max_seconds == 7.5 * 3600
@@ -58,7 +60,8 @@ def test_no_secret_is_planned(
     tmp_path: Path, target: LaunchTarget, aws_environment: pytest.MonkeyPatch
 ):
     secret = os.environ["AWS_SECRET_ACCESS_KEY"]
-    plan = target.plan(_job(tmp_path, remote=WHERE[target.name]))
+    saved = CheckpointTarget(store=StoreSpec(uri="s3://bucket"), prefix="saved/")
+    plan = target.plan(_job(tmp_path, remote=WHERE[target.name], checkpoints=saved))
     assert secret not in repr(plan)
     assert not [name for name in plan.environment if name.startswith("AWS_")]
 
@@ -71,7 +74,7 @@ def test_every_target_is_found_by_the_word_before_the_colon(target: LaunchTarget
 def test_a_place_that_nothing_goes_to_names_those_that_something_does():
     with pytest.raises(UsageError, match="where=moon") as caught:
         target_of("moon")
-    assert "local, ssh" in caught.value.hint
+    assert "local, sky, ssh" in caught.value.hint
 
 
 def test_one_process_is_started_directly(tmp_path: Path):

@@ -91,7 +91,7 @@ def settings_of(tmp_path: Path, **overrides: Any):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ({"where": "aws"}, "only `local`, `ssh:HOST` and `vast`"),
+        ({"where": "slurm"}, "`local`, `ssh:HOST`, `vast`, aws, gcp, azure, k8s, sky"),
         ({"where": "vast", "max_cost": "5"}, "nobody said what the machine may cost an hour"),
         ({"where": "vast", "max_price_hour": "2"}, "nobody said what ends the renting"),
         ({"where": "vast", "max_price_hour": "2", "max_cost": "5", "nodes": "2"}, "one node"),
