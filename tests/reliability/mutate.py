@@ -33,6 +33,7 @@ from tools_utilities.yaml_text import load_yaml
 MOST_SECONDS = 5.0
 MOST_BYTES = 512 << 20
 _ADDRESS_BYTES = 6 << 30
+_SEALED_SHARE = 0.7
 Read = Callable[[bytes], None]
 _WILD = (0, 1, 127, 128, 255, 2**15, 2**31 - 1, 2**31, 2**32 - 1)
 _VALUES: tuple[Any, ...] = (
@@ -73,6 +74,16 @@ def _damage(copy: bytearray, rng: random.Random) -> None:
         copy[place : place + 32] = copy[other : other + 32]
     else:
         copy += rng.randbytes(rng.randint(1, 64))
+
+
+def sealed(data: bytes) -> bytes:
+    """Return a tar archive whose headers' checksums are right again: what they guard is believed."""
+    copy = bytearray(data)
+    for at in range(0, len(copy) - 511, 512):
+        if copy[at + 257 : at + 262] == b"ustar":
+            copy[at + 148 : at + 156] = b" " * 8
+            copy[at + 148 : at + 156] = b"%06o\0 " % sum(copy[at : at + 512])
+    return bytes(copy)
 
 
 def reshaped(data: bytes, rng: random.Random) -> bytes:
@@ -253,6 +264,8 @@ def main() -> None:
         rng = random.Random(f"{name} {seed} {number}")
         data, read, is_json = whole[number % len(whole)]
         broken = reshaped(data, rng) if is_json else damaged(data, rng)
+        if name == "webdataset" and rng.random() < _SEALED_SHARE:
+            broken = sealed(broken)
         began = time.process_time()
         try:
             read(broken)

@@ -8,12 +8,14 @@ import struct
 import subprocess
 import sys
 import tarfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.fakes import StubS3
+from tests.reliability.bombs import BOMBS
 from tests.reliability.matrix import Cells, matrix
 from tests.shard_reading import in_memory, read_all
 from tools_utilities.errors import QuarkError
@@ -305,6 +307,28 @@ def check_document(name: str, right: str) -> None:
 READ_WELL = {"million keys"}
 
 
+def run_bombs(cells: Cells) -> None:
+    """Read what claims to be huge, all in a process of little address space."""
+    command = [sys.executable, "-m", "tests.reliability.bombs"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        timer = threading.Timer(120, process.kill)
+        timer.start()
+        out, _ = process.communicate()
+        timer.cancel()
+    lines = {line["name"]: line for line in map(json.loads, out.splitlines())}
+    for name in BOMBS:
+        with cells.case(f"bomb, {name}"):
+            line = lines.get(name)
+            assert line is not None, f"the process ended with {process.returncode}"
+            right = "read 1" if name in HARMLESS else "refused: "
+            assert line["ended"].startswith(right), line["ended"]
+            assert line["peak"] <= MOST_BYTES, f"{line['peak'] >> 20} MB"
+            assert line["seconds"] <= CASE_SECONDS, f"{line['seconds']} s"
+
+
+HARMLESS = {"tar of pax records"}
+
+
 def run_names(cells: Cells, folder: Path) -> None:
     stub_keys = {key: RECORD for key in KEYS.values() if key and "\udcff" not in key}
     with StubS3(stub_keys) as stub:
@@ -329,6 +353,8 @@ def test_names_archives_and_documents(request, tmp_path, aws_environment):
             if cells.wanted(f"tar, {name}"):
                 with cells.case(f"tar, {name}", CASE_SECONDS):
                     check_archive(data, tmp_path / f"tar{number}")
+        if cells.wanted("bomb"):
+            run_bombs(cells)
         for name in DOCUMENTS:
             if cells.wanted(f"document, {name}"):
                 with cells.case(f"document, {name}", 60):

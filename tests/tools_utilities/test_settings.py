@@ -373,7 +373,7 @@ def test_a_project_file_of_another_user_that_was_come_upon_is_not_read(tmp_path,
     (tmp_path / "below").mkdir()
     environ = {"HOME": str(tmp_path / "home")}
 
-    def loaded(**more):
+    def loaded(**more: str) -> Settings:
         return load_settings(start_dir=tmp_path / "below", environ={**environ, **more})
 
     assert loaded().models  # one's own

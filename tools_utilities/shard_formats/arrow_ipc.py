@@ -7,8 +7,10 @@ the Parquet reader. A stream must end with its end mark, or it is truncated.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from tools_utilities.arrow_claims import refuse_bombs
 from tools_utilities.arrow_files import (
     RangeFile,
     as_record_error,
@@ -20,6 +22,7 @@ from tools_utilities.arrow_rows import ArrowRows
 from tools_utilities.errors import RecordError, UsageError
 from tools_utilities.line_index import whole_object
 from tools_utilities.object_store import ObjectInfo
+from tools_utilities.parquet_pages import bomb, check_rows, is_bomb, no_bomb
 from tools_utilities.shard_format import (
     Columns,
     ReadOptions,
@@ -39,6 +42,8 @@ _FEATHER_1_MAGIC = b"FEA1"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _OLD_END_OF_STREAM = b"\0\0\0\0"
 _CONTINUATION = b"\xff\xff\xff\xff"
+_PLAIN_BYTES = 8 << 20
+"""Of what dictionaries stand for, made at once."""
 
 
 class ArrowIpc:
@@ -172,7 +177,9 @@ class ArrowIpcSplit(ParquetSplit):
         import pyarrow as pa
 
         size = shard.info.size_bytes
-        if _is_file(split.key, shard.read):
+        is_file = _is_file(split.key, shard.read)
+        refuse_bombs(split.key, shard.read, size, is_file=is_file)
+        if is_file:
             whole = pa.py_buffer(shard.read(0, size)) if shard.path is not None else None
             source: Any = whole or RangeFile(shard.read, size)
             self._file = _open_file(source)
@@ -190,11 +197,17 @@ class ArrowIpcSplit(ParquetSplit):
         if columns is not None:
             schema = pa.schema([schema.field(name) for name in columns])
             found = (batch.select(columns) for batch in found)
-        batches = [batch for batch in found if batch.num_rows] if whole is not None else found
-        if whole is not None and _lie_in(whole, batches):
-            self._sound = set()
-            return ArrowRows(schema, batches, in_place=True)
-        return ArrowRows(_plain_schema(schema), map(_plain_batch, batches))
+        found = _counted(split.key, found, size)
+        lying: list[Any] = []
+        for batch in found:
+            if whole is None or not _lies_in(whole, batch):
+                # One at a time from here on: decoded, they are larger than what is stored.
+                found = chain(lying, [batch], found)
+                plain = chain.from_iterable(_plain_batches(split.key, each, size) for each in found)
+                return ArrowRows(_plain_schema(schema), no_bomb(split.key, plain, size))
+            lying.append(batch)
+        self._sound = set()
+        return ArrowRows(schema, lying, in_place=True)
 
     def _check_end(self, shard: ShardBytes) -> None:
         """Refuse a stream without its end mark: it may lack any number of batches."""
@@ -252,16 +265,25 @@ def _open_stream(source: Any) -> Any:
     return pa.ipc.open_stream(source)
 
 
-def _lie_in(whole: "pa.Buffer", batches: Iterable["pa.RecordBatch"]) -> bool:
-    """Tell whether all that the batches hold lies in `whole`: none is compressed or has dictionaries."""
-    low, high = whole.address, whole.address + whole.size
+def _counted(
+    key: str, batches: Iterable["pa.RecordBatch"], size_bytes: int
+) -> Iterator["pa.RecordBatch"]:
+    """Yield the batches that have rows; columns without values could claim any number of them."""
+    num_rows = 0
     for batch in batches:
-        if any(map(_has_dictionary, batch.schema.types)):
-            return False
-        for buffer in [buffer for column in batch.columns for buffer in column.buffers()]:
-            if buffer is not None and not low <= buffer.address <= high - buffer.size:
-                return False
-    return True
+        num_rows += batch.num_rows
+        check_rows(key, num_rows, size_bytes)
+        if batch.num_rows:
+            yield batch
+
+
+def _lies_in(whole: "pa.Buffer", batch: "pa.RecordBatch") -> bool:
+    """Tell whether all that a batch holds lies in `whole`: it is not compressed and has no dictionaries."""
+    low, high = whole.address, whole.address + whole.size
+    if any(map(_has_dictionary, batch.schema.types)):
+        return False
+    buffers = [buffer for column in batch.columns for buffer in column.buffers()]
+    return all(buffer is None or low <= buffer.address <= high - buffer.size for buffer in buffers)
 
 
 def _has_dictionary(kind: Any) -> bool:
@@ -271,16 +293,71 @@ def _has_dictionary(kind: Any) -> bool:
     return pa.types.is_dictionary(kind) or any(map(_has_dictionary, inside))
 
 
-def _plain_batch(batch: "pa.RecordBatch") -> "pa.RecordBatch":
-    """Return a batch that may be joined with others: checked, dictionaries replaced by their values."""
+def _plain_batches(
+    key: str, batch: "pa.RecordBatch", size_bytes: int
+) -> Iterator["pa.RecordBatch"]:
+    """Yield a batch that may be joined with others: checked, dictionaries replaced by their values.
+
+    What dictionaries stand for may be any number of times what they hold, so it is counted first, and
+    done in pieces.
+
+    Raises:
+        RecordError: it is more than so many stored bytes can be; `reason` is bomb.
+    """
     import pyarrow as pa
 
     batch.validate(full=True)
     schema = _plain_schema(batch.schema)
     if schema.equals(batch.schema):
-        return batch
-    columns = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+        yield batch
+        return
+    longest = sum(_longest_value(column) for column in batch.columns)
+    if is_bomb(batch.num_rows * longest, size_bytes):
+        _count_values(key, batch, size_bytes)
+    rows = max(1, _PLAIN_BYTES // max(1, longest))
+    for start in range(0, batch.num_rows, rows):
+        piece = batch.slice(start, rows)
+        columns = [
+            column.cast(field.type) for column, field in zip(piece.columns, schema, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _value_sizes(column: Any) -> Any:
+    """Return the bytes of each value of a dictionary column; None: it is none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_dictionary(column.type):
+        return None
+    values, kind = column.dictionary, column.type.value_type
+    if pa.types.is_binary(kind) or pa.types.is_string(kind):
+        return pc.binary_length(values)
+    if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
+        return pc.binary_length(values)
+    # Of all else the whole is the most that one of them can be.
+    return pa.array([values.nbytes] * len(values), pa.int64())
+
+
+def _longest_value(column: Any) -> int:
+    import pyarrow.compute as pc
+
+    sizes = _value_sizes(column)
+    return 0 if sizes is None else int(pc.max(sizes).as_py() or 0)
+
+
+def _count_values(key: str, batch: "pa.RecordBatch", size_bytes: int) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    total = 0
+    columns: list[Any] = list(batch.columns)
+    for column in columns:
+        sizes = _value_sizes(column)
+        if sizes is not None:
+            total += int(pc.sum(sizes.cast(pa.int64()).take(column.indices)).as_py() or 0)
+    if is_bomb(total, size_bytes):
+        raise bomb(key, f"{total:,} bytes", size_bytes)
 
 
 def _plain_schema(schema: "pa.Schema") -> "pa.Schema":

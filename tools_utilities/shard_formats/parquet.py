@@ -20,6 +20,7 @@ from tools_utilities.arrow_files import (
 from tools_utilities.arrow_rows import ArrowRows, python_rows
 from tools_utilities.errors import RecordError, UsageError
 from tools_utilities.object_store import ObjectInfo
+from tools_utilities.parquet_pages import check_rows, most_rows, no_bomb
 from tools_utilities.shard_format import (
     Columns,
     ReadOptions,
@@ -79,6 +80,7 @@ class Parquet:
             return [Split(key=info.key, start=0, end=0, num_bytes=0, num_samples=0)], None
         with as_record_error(info.key, "Parquet"):
             metadata = _footer(RangeFile(read, info.size_bytes))
+            check_rows(info.key, metadata.num_rows, info.size_bytes)
             columns = described(metadata.schema.to_arrow_schema(), options)
         return _join_row_groups(info, metadata, target_bytes), columns
 
@@ -211,8 +213,12 @@ def _load(shard: ShardBytes, split: Split, options: ReadOptions) -> tuple[ArrowR
         schema = file.schema_arrow
         if columns is not None:
             schema = pa.schema([schema.field(name) for name in columns])
-        first_row = sum(file.metadata.row_group(i).num_rows for i in range(split.start))
-        rows = ArrowRows(schema, _batches(file, split, columns))
+        first_row = _num_rows(file, range(split.start))
+        groups = range(split.start, split.end)
+        key, size = split.key, shard.info.size_bytes
+        check_rows(key, _num_rows(file, groups), size)
+        most = most_rows(key, file.metadata, groups, shard.read, size, columns)
+        rows = ArrowRows(schema, no_bomb(key, _batches(file, split, columns, most), size))
     source.close()
     return rows, first_row
 
@@ -228,21 +234,24 @@ def _open_source(shard: ShardBytes) -> Any:
     return RangeFile(shard.read, shard.info.size_bytes)
 
 
+def _num_rows(file: "pq.ParquetFile", groups: Iterable[int]) -> int:
+    return sum(file.metadata.row_group(i).num_rows for i in groups)
+
+
 def _batches(
-    file: "pq.ParquetFile", split: Split, columns: list[str] | None
+    file: "pq.ParquetFile", split: Split, columns: list[str] | None, most: int
 ) -> Iterator["pa.RecordBatch"]:
-    """Yield bounded batches: how wide rows are once decoded is seen on the first few."""
+    """Yield bounded batches, of `most` rows: how wide rows are once decoded is seen on the first few."""
     wanted: dict[str, Any] = {
         "row_groups": list(range(split.start, split.end)),
         "columns": columns,
         "use_threads": False,
     }
-    num_rows = sum(file.metadata.row_group(i).num_rows for i in wanted["row_groups"])
-    batch_rows = _FEW_ROWS
-    if num_rows > _FEW_ROWS:
-        probe = next(iter(file.iter_batches(batch_size=_PROBE_ROWS, **wanted)))
+    batch_rows = min(most, _FEW_ROWS)
+    if _num_rows(file, wanted["row_groups"]) > _FEW_ROWS:
+        probe = next(iter(file.iter_batches(batch_size=min(most, _PROBE_ROWS), **wanted)))
         row_bytes = max(1, probe.nbytes // max(1, probe.num_rows))
-        batch_rows = max(1, min(1 << 16, _BATCH_BYTES // row_bytes))
+        batch_rows = max(1, min(most, 1 << 16, _BATCH_BYTES // row_bytes))
     for batch in file.iter_batches(batch_size=batch_rows, **wanted):
         if batch.num_rows:
             yield batch

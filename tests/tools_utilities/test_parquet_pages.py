@@ -1,0 +1,106 @@
+"""Page headers as they are, and data that repeats much and is none the less read."""
+
+import io
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.shard_reading import CASES, in_memory, read_all
+from tools_utilities.parquet_pages import _Chunk
+
+LONG = "x" * 300_000
+
+
+def chunks(data: bytes) -> list[_Chunk]:
+    metadata = pq.read_metadata(io.BytesIO(data))
+    return [
+        _Chunk("k", metadata, (group, column), lambda a, b: data[a:b], len(data))
+        for group in range(metadata.num_row_groups)
+        for column in range(metadata.num_columns)
+    ]
+
+
+def written(table: pa.Table, **options) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(table, file, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd", "lz4", "brotli"])
+def test_every_page_is_found(version, compression):
+    table = pa.table(
+        {
+            "text": [f"text {number % 900}" for number in range(20_000)],
+            "number": list(range(20_000)),
+            "list": [["a", "bb"] * (number % 3) for number in range(20_000)],
+            "flag": [number % 2 == 0 for number in range(20_000)],
+        }
+    )
+    data = written(
+        table, data_page_version=version, compression=compression, data_page_size=5_000,
+        row_group_size=7_000, write_page_checksum=True,
+    )  # fmt: skip
+    for chunk in chunks(data):
+        pages = [page for page in chunk._pages if page.kind != 2]
+        assert sum(page.num_values for page in pages) == chunk._chunk.num_values
+        decoded = sum(page.decoded_bytes for page in chunk._pages)
+        assert 0 < decoded <= chunk._chunk.total_uncompressed_size
+    # Of a dictionary of some bytes nobody asks which is the longest.
+    longest = [chunk.longest_repeated() for chunk in chunks(data)][:4]
+    assert longest[0] == len("text 899")
+    assert longest[1:] == [0, 0, 0]
+
+
+def test_files_of_other_writers_are_walked_to_their_end():
+    walked = 0
+    for path in sorted((CASES / "parquet").rglob("*.parquet")):
+        try:
+            found = chunks(path.read_bytes())
+        except (pa.ArrowException, OSError, ValueError):
+            continue  # broken on purpose
+        for chunk in found:
+            values = sum(page.num_values for page in chunk._pages if page.kind != 2)
+            walked += values >= chunk._chunk.num_values
+            chunk.longest_repeated()
+    assert walked > 20
+
+
+@pytest.mark.parametrize("encoding", ["dictionary", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
+def test_long_texts_that_repeat_are_read(encoding):
+    """45 MB of 300 KB: decoded in small batches, and right."""
+    texts = [LONG if number % 10 == 0 else str(number) for number in range(1_500)]
+    options: dict[str, Any] = {"use_dictionary": True, "dictionary_pagesize_limit": 8 << 20}
+    if encoding != "dictionary":
+        options = {"use_dictionary": False, "column_encoding": {"text": encoding}}
+    data = written(pa.table({"text": texts}), **options)
+    assert [
+        sample["text"] for sample in read_all("parquet", in_memory("d/x.parquet", data))
+    ] == texts
+
+
+def test_one_long_text_in_many_lists_is_no_bomb():
+    """As many values as the longest would make 60 GB of: they are counted, not guessed."""
+    rows = [["t1", "t2"] * 100 for _ in range(1_000)] + [[LONG]]
+    data = written(pa.table({"tags": rows}), dictionary_pagesize_limit=8 << 20)
+    found = read_all("parquet", in_memory("d/x.parquet", data))
+    assert [sample["tags"] for sample in found] == rows
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
+def test_what_arrow_dictionaries_stand_for_is_made_in_pieces(stream, compression):
+    texts = [LONG if number % 10 == 0 else str(number % 7) for number in range(600)] + [None]
+    array = pa.array(texts).dictionary_encode()
+    batch = pa.record_batch({"text": array, "number": pa.array(range(601))})
+    file = io.BytesIO()
+    make = pa.ipc.new_stream if stream else pa.ipc.new_file
+    with make(file, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as out:
+        out.write_batch(batch)
+        out.write_batch(batch.slice(0, 0))
+        out.write_batch(batch)
+    found = read_all("arrow", in_memory("d/x.arrow", file.getvalue()))
+    assert [sample["text"] for sample in found] == texts * 2
+    assert [sample["number"] for sample in found] == [*range(601)] * 2

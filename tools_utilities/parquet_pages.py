@@ -1,0 +1,330 @@
+"""What Parquet's page headers claim, looked at before anything is decoded: small files may claim billions of values.
+
+Run lengths, dictionaries and compression let some hundred bytes stand for any number of values, and
+Arrow allocates what a header claims. `most_rows` walks the page headers of what is to be read, refuses
+what grows beyond all measure, and says how many rows of repeated text may be decoded at once. Headers
+are in Thrift's compact protocol (apache/thrift, doc/specs/thrift-compact-protocol.md), pages are those
+of apache/parquet-format.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from struct import Struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tools_utilities.arrow_files import RangeFile
+from tools_utilities.errors import RecordError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+Read = Callable[[int, int], bytes | memoryview]
+UNSUSPICIOUS_BYTES = 256 << 20
+MOST_RATIO = 250
+"""Of what is decoded to what is stored, beyond that: as of compressed objects (`compression.py`)."""
+UNSUSPICIOUS_ROWS = 1 << 24
+_PAGE_BYTES = 128 << 20
+"""One page that is no bomb whatever its ratio."""
+_BATCH_BYTES = 128 << 20
+_MOST_ROWS = 1 << 16
+"""That are decoded at once anyway."""
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
+_INDEX_BYTES = 4
+_FEW_ROWS = 1024
+_DATA_PAGES, _DICTIONARY_PAGE = (0, 3), 2
+_DICTIONARY_ENCODINGS, _DELTA_BYTE_ARRAY = (2, 8), 7
+_PADDING = 100
+"""Some writers' sizes leave out the dictionary page's header; Arrow reads so much further."""
+_DETAILS = {0: 5, 2: 7, 3: 8}
+"""Kind of page → the field of its header that says more."""
+_CODECS = {"lz4": "lz4_raw"}
+_DEEPEST = 8
+_TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 7, 8, 12
+_INTEGERS, _LISTS, _LONG_LIST = (4, 5, 6), (9, 10), 15
+_WIDE = {_TRUE: 0, _FALSE: 0, _BYTE: 1, _DOUBLE: 8}
+"""Bytes of values that are passed over; in a struct, truth is in the field's own head."""
+_LENGTH = Struct("<I")
+
+
+class Page(NamedTuple):
+    """What one page's header says."""
+
+    kind: int
+    num_values: int
+    encoding: int
+    stored_bytes: int
+    decoded_bytes: int
+    body: int
+    """Where its content begins in the chunk."""
+
+
+def is_bomb(claimed_bytes: int, stored_bytes: int) -> bool:
+    """Tell whether so few stored bytes cannot be what so many were made of."""
+    return claimed_bytes > max(UNSUSPICIOUS_BYTES, MOST_RATIO * stored_bytes)
+
+
+def bomb(key: str, claimed: str, stored_bytes: int) -> RecordError:
+    """Return the error of what claims more than it can hold."""
+    return RecordError(
+        f"{key}: a bomb: {stored_bytes:,} bytes claim to be {claimed}",
+        hint="If it is data, store it in smaller objects, or without such long repetitions.",
+        key=key,
+        reason="bomb",
+    )
+
+
+def check_rows(key: str, num_rows: int, stored_bytes: int) -> None:
+    """Refuse more rows than so many bytes can hold.
+
+    Raises:
+        RecordError: with `reason` bomb.
+    """
+    if num_rows > max(UNSUSPICIOUS_ROWS, MOST_RATIO * stored_bytes):
+        raise bomb(key, f"{num_rows:,} rows", stored_bytes)
+
+
+def no_bomb(
+    key: str, batches: Iterable["pa.RecordBatch"], stored_bytes: int
+) -> Iterator["pa.RecordBatch"]:
+    """Yield batches as long as all of them together can be what so many bytes were made of.
+
+    Raises:
+        RecordError: with `reason` bomb.
+    """
+    num_bytes = 0
+    for batch in batches:
+        num_bytes += batch.nbytes
+        if is_bomb(num_bytes, stored_bytes):
+            raise bomb(key, f"more than {num_bytes:,} bytes", stored_bytes)
+        yield batch
+
+
+def most_rows(
+    key: str,
+    metadata: "pq.FileMetaData",
+    row_groups: Iterable[int],
+    read: Read,
+    size_bytes: int,
+    columns: list[str] | None,
+) -> int:
+    """Return how many rows of some row groups may be decoded at once, for what their text repeats.
+
+    `read` gives the bytes of the file, which has `size_bytes`; `columns` are the names at the top of the
+    schema that are read; None: all.
+
+    Raises:
+        RecordError: a page or a column claims more than it can hold; `reason` is bomb.
+    """
+    longest = 0
+    for number in row_groups:
+        chunks = [
+            _Chunk(key, metadata, (number, place), read, size_bytes)
+            for place in range(metadata.num_columns)
+            if columns is None or _is_below(metadata.schema.column(place).path, columns)
+        ]
+        longest = max(longest, sum(chunk.longest_repeated() for chunk in chunks))
+    return max(1, _BATCH_BYTES // max(1, longest))
+
+
+def _is_below(path: str, columns: list[str]) -> bool:
+    return any(path == name or path.startswith(f"{name}.") for name in columns)
+
+
+class _Chunk:
+    """One column of one row group."""
+
+    def __init__(
+        self, key: str, metadata: "pq.FileMetaData", place: tuple[int, int], read: Read, size: int
+    ) -> None:
+        """Take the headers of the column `place` (row group, column) of a file of `size` bytes."""
+        self._group = place[0]
+        self._chunk: Any = metadata.row_group(place[0]).column(place[1])
+        self._column: Any = metadata.schema.column(place[1])
+        self._key, self._read, self._size_bytes, chunk = key, read, size, self._chunk
+        starts = (chunk.dictionary_page_offset, chunk.data_page_offset)
+        start = min((place for place in starts if place), default=0)
+        self._view = memoryview(read(start, start + chunk.total_compressed_size + _PADDING))
+        self._pages = list(_pages(self._view, chunk.num_values))
+        self._stored = sum(page.stored_bytes for page in self._pages)
+        self._longest: int | None = None
+
+    def longest_repeated(self) -> int:
+        """Return the bytes of the longest text that is stored once for several rows; 0: none is.
+
+        Raises:
+            RecordError: it claims more than it can hold.
+        """
+        for page in self._pages:
+            if page.decoded_bytes > max(_PAGE_BYTES, MOST_RATIO * page.stored_bytes):
+                raise self._bomb(f"a page of {page.decoded_bytes:,} bytes")
+        data = [page for page in self._pages if page.kind in _DATA_PAGES]
+        num_values = sum(page.num_values for page in data)
+        width = _WIDTHS.get(self._chunk.physical_type) or max(0, self._column.length)
+        if is_bomb(num_values * (width or _INDEX_BYTES), self._stored):
+            raise self._bomb(f"{num_values:,} values of {self._chunk.path_in_schema}")
+        longest = 0 if width else max(map(self._repeated_text, data), default=0)
+        if not self._column.max_repetition_level:
+            return longest
+        # One row may hold all of them, so they are counted where they could be too many.
+        if is_bomb(num_values * longest, self._stored):
+            num_bytes = self._count_texts()
+            if is_bomb(num_bytes, self._stored):
+                raise self._bomb(f"{num_bytes:,} bytes of {self._chunk.path_in_schema}")
+        return 0
+
+    def _count_texts(self) -> int:
+        """Return what the texts of a list come to, or enough of it to be a bomb; none of them is made."""
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        num_bytes, path = 0, self._chunk.path_in_schema
+        source: Any = RangeFile(self._read, self._size_bytes)
+        with pq.ParquetFile(source, read_dictionary=[path], pre_buffer=False) as file:
+            batches = file.iter_batches(
+                batch_size=_FEW_ROWS, row_groups=[self._group], columns=[path], use_threads=False
+            )
+            for batch in batches:
+                for texts in _dictionaries(batch.column(0)):
+                    sizes = pc.binary_length(texts.dictionary).cast("int64").take(texts.indices)
+                    num_bytes += pc.sum(sizes).as_py() or 0
+                if is_bomb(num_bytes, self._stored):
+                    break
+        return num_bytes
+
+    def _repeated_text(self, page: Page) -> int:
+        if page.encoding in _DICTIONARY_ENCODINGS:
+            if self._longest is None:
+                self._longest = self._longest_entry()
+            return self._longest
+        return page.decoded_bytes if page.encoding == _DELTA_BYTE_ARRAY else 0
+
+    def _bomb(self, claimed: str) -> RecordError:
+        return bomb(self._key, claimed, self._stored)
+
+    def _longest_entry(self) -> int:
+        """Return the bytes of the longest text of the dictionary; of one that cannot be read all of its bytes."""
+        import pyarrow as pa
+
+        page = next((page for page in self._pages if page.kind == _DICTIONARY_PAGE), None)
+        if page is None:
+            return 0
+        if page.decoded_bytes <= _BATCH_BYTES // _MOST_ROWS:
+            return page.decoded_bytes  # whatever is in it, it asks for no smaller batches
+        data: Any = self._view[page.body : page.body + page.stored_bytes]
+        name = self._chunk.compression.lower()
+        try:
+            if name != "uncompressed":
+                codec = pa.Codec(_CODECS.get(name, name))
+                data = codec.decompress(data, page.decoded_bytes)
+            return _longest_of(bytes(data), page.num_values)
+        except (pa.ArrowException, OSError, ValueError):
+            return page.decoded_bytes
+
+
+def _dictionaries(array: Any) -> Iterator[Any]:
+    """Yield the dictionary arrays that lie within a nested one."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(array.type):
+        yield array
+    elif pa.types.is_map(array.type):
+        yield from chain(_dictionaries(array.keys), _dictionaries(array.items))
+    elif pa.types.is_struct(array.type):
+        yield from chain.from_iterable(map(_dictionaries, array.flatten()))
+    elif hasattr(array.type, "value_type"):
+        yield from _dictionaries(array.flatten())
+
+
+def _longest_of(data: bytes, num_entries: int) -> int:
+    """Return the longest of texts that each stand behind their length."""
+    # A dictionary may hold a hundred thousand, and this runs before every decoding of it.
+    unpack, longest, place = _LENGTH.unpack_from, 0, 0
+    end = len(data) - _LENGTH.size
+    for _ in range(num_entries):
+        if place > end:
+            break
+        (size,) = unpack(data, place)
+        if size > longest:  # noqa: PLR1730 - a call for each takes as long as all the rest
+            longest = size
+        place += size + 4
+    return min(longest, len(data))
+
+
+def _pages(view: memoryview, num_values: int) -> Iterator[Page]:
+    """Yield the pages of a chunk; ends at what is no page: Arrow cannot read on there either."""
+    place = seen = 0
+    while place < len(view) and seen < num_values:
+        try:
+            header, body = _struct(view, place, 0)
+            about = header.get(_DETAILS.get(header[1], 0), {})
+            encoding = about.get(4 if header[1] == _DATA_PAGES[1] else 2, 0)
+            page = Page(header[1], about.get(1, 0), encoding, header[3], header[2], body)
+        except (IndexError, KeyError, _NoHeaderError):
+            return
+        if page.stored_bytes < 0 or page.decoded_bytes < 0 or page.num_values < 0:
+            return
+        yield page
+        seen += page.num_values if page.kind in _DATA_PAGES else 0
+        place = body + page.stored_bytes
+
+
+class _NoHeaderError(Exception):
+    """It is not Thrift's compact protocol."""
+
+
+def _struct(view: memoryview, place: int, depth: int) -> tuple[dict[int, Any], int]:
+    """Return the fields of a struct by number, and where it ends; texts and lists are passed over."""
+    fields: dict[int, Any] = {}
+    number = 0
+    while head := view[place]:
+        place += 1
+        number, kind = number + (head >> 4), head & 15
+        if not head >> 4:
+            number, place = _zigzag(view, place)
+        fields[number], place = _value(view, place, kind, depth)
+    return fields, place + 1
+
+
+def _value(view: memoryview, place: int, kind: int, depth: int) -> tuple[Any, int]:
+    if depth > _DEEPEST:
+        raise _NoHeaderError
+    if kind == _STRUCT:
+        return _struct(view, place, depth + 1)
+    if kind in _LISTS:
+        return None, _past_list(view, place, depth + 1)
+    if kind in _INTEGERS:
+        return _zigzag(view, place)
+    if kind == _BINARY:
+        size, place = _varint(view, place)
+        return None, place + size
+    if kind not in _WIDE:
+        raise _NoHeaderError
+    return None, place + _WIDE[kind]
+
+
+def _past_list(view: memoryview, place: int, depth: int) -> int:
+    size, kind = view[place] >> 4, view[place] & 15
+    place += 1
+    if size == _LONG_LIST:
+        size, place = _varint(view, place)
+    for _ in range(size):
+        # In a list each truth value has a byte of its own.
+        _, place = _value(view, place, _BYTE if kind in (_TRUE, _FALSE) else kind, depth)
+    return place
+
+
+def _zigzag(view: memoryview, place: int) -> tuple[int, int]:
+    number, place = _varint(view, place)
+    return (number >> 1) ^ -(number & 1), place
+
+
+def _varint(view: memoryview, place: int) -> tuple[int, int]:
+    number = 0
+    for shift in range(0, 70, 7):
+        byte = view[place]
+        place += 1
+        number |= (byte & 127) << shift
+        if byte < 128:  # noqa: PLR2004 - the highest bit: more follows
+            return number, place
+    raise _NoHeaderError
