@@ -17,6 +17,9 @@ _TABLE_BYTES = 4 << 20
 _LOOKED_AT = 4
 _SCALARS = frozenset({bool, float, int, type(None)})
 _SCALAR_BYTES = 8
+_DEEPEST = 100
+"""Levels of a column: Arrow takes minutes for ten times as many."""
+_TOO_DEEP = "nested too deeply"
 
 
 def first_column(key: str, found: Sequence[str], wanted: Sequence[str]) -> str:
@@ -172,10 +175,10 @@ def write_tables(
     import pyarrow as pa
 
     stream = iter(samples)
-    chunk = _next_rows(stream, table_bytes)
-    schema = _table(chunk, None, 0, what).schema
     count, pending, pending_bytes = 0, list[pa.Table](), 0
     try:
+        chunk = _next_rows(stream, table_bytes)
+        schema = _table(chunk, None, 0, what).schema
         with open_writer(schema) as writer:
             while chunk:
                 pending.append(_table(chunk, schema, count, what))
@@ -187,6 +190,8 @@ def write_tables(
                     pending, pending_bytes = [], 0
     except pa.ArrowException as error:
         raise _unwritable(0, count, str(error), what) from error
+    except RecursionError as error:
+        raise _unwritable(count, 1, _TOO_DEEP, what) from error
     return count
 
 
@@ -222,18 +227,45 @@ def _table(samples: list[Sample], schema: "pa.Schema | None", first: int, what: 
     names = list(dict.fromkeys(chain.from_iterable(shapes)))
     try:
         if schema is None:
+            if samples and not names:  # pyarrow would write a table without rows
+                raise _unwritable(first, len(samples), "they have no fields", what)
+            if _is_deep(samples):
+                raise _unwritable(first, len(samples), _TOO_DEEP, what)
             return pa.table({name: [sample.get(name) for sample in samples] for name in names})
         if new := [name for name in names if name not in schema.names]:
-            raise _unwritable(first, len(samples), f"not in the first ones: {', '.join(new)}", what)
+            at = next(at for at, sample in enumerate(samples) if any(map(sample.__contains__, new)))
+            raise _unwritable(first + at, 1, f"not in the first ones: {', '.join(new)}", what)
         table = pa.Table.from_pylist(samples, schema=schema)
+        _refuse_lost_fields(samples, schema, first, what)
     except (pa.ArrowException, TypeError, OverflowError) as error:
-        raise _unwritable(first, len(samples), str(error), what) from error
+        first, count = _narrowed(samples, schema, first)
+        raise _unwritable(first, count, str(error), what) from error
+    return table
+
+
+def _is_deep(samples: list[Sample]) -> bool:
+    """Say whether a value is nested deeper than columns should be."""
+    level: list[Any] = list(samples)
+    for _ in range(_DEEPEST):
+        if not level:
+            return False
+        level = [
+            inner
+            for one in level
+            for inner in (one.values() if isinstance(one, dict) else one)
+            if isinstance(inner, dict | list | tuple)
+        ]
+    return True
+
+
+def _refuse_lost_fields(samples: list[Sample], schema: "pa.Schema", first: int, what: str) -> None:
+    import pyarrow as pa
+
     for field in schema:
         if pa.types.is_nested(field.type):
-            for sample in samples:
+            for at, sample in enumerate(samples):
                 if lost := _lost_fields(sample.get(field.name), field.type, field.name):
-                    raise _unwritable(first, len(samples), f"not in the first ones: {lost}", what)
-    return table
+                    raise _unwritable(first + at, 1, f"not in the first ones: {lost}", what)
 
 
 def _lost_fields(value: Any, kind: "pa.DataType", path: str) -> str:
@@ -255,10 +287,24 @@ def _lost_fields(value: Any, kind: "pa.DataType", path: str) -> str:
     return ""
 
 
+def _narrowed(samples: list[Sample], schema: "pa.Schema | None", first: int) -> tuple[int, int]:
+    """Return the first and the number of the samples that do not fit: the one, where it can be told."""
+    import pyarrow as pa
+
+    if schema is not None:
+        for at, sample in enumerate(samples):
+            try:
+                pa.Table.from_pylist([sample], schema=schema)
+            except (pa.ArrowException, TypeError, OverflowError):
+                return first + at, 1
+    return first, len(samples)
+
+
 def _unwritable(first: int, num_samples: int, why: str, what: str) -> RecordError:
     last = first + max(0, num_samples - 1)
+    which = f"sample {first}" if first == last else f"samples {first} to {last}"
     return RecordError(
-        f"samples {first} to {last} cannot be written as {what}: {why}",
+        f"{which} cannot be written as {what}: {why}",
         hint="Give every sample the same columns and types, or write jsonl.",
         record=first + 1,
     )

@@ -314,9 +314,21 @@ def write_batches(
     if compression is None:
         return _format_write(samples, file, shard_format, memory_bytes)
     stream = compressed_writer(file, compression, memory_bytes=memory_bytes)
-    count = _format_write(samples, stream, shard_format, memory_bytes)  # type: ignore[arg-type] # writes only
+    count = _format_write(samples, _Lines(stream), shard_format, memory_bytes)  # type: ignore[arg-type] # writes only
     stream.close()
     return count
+
+
+class _Lines:
+    """A compressor as a format's writer takes it: several pieces at a time too."""
+
+    def __init__(self, stream: CompressedWriter) -> None:
+        self.write = stream.write
+
+    def writelines(self, pieces: Iterable[Any], /) -> None:
+        """Compress every piece."""
+        for piece in pieces:
+            self.write(piece)
 
 
 def _samples(batches: Iterable[Sequence[Any]]) -> Iterator[Sample]:

@@ -21,8 +21,11 @@ from tools_utilities.manifest import load_manifest
 from tools_utilities.object_store import ObjectStore, open_store
 from tools_utilities.sample_source import Source, SourceOptions, open_sources
 from tools_utilities.shard_format import shard_formats, split_suffix
-from tools_utilities.sharded_dataset import WORKERS, Dealt, ShardingPlan, ShardingRun
+from tools_utilities.sharded_dataset import VAL, WORKERS, Dealt, ShardingPlan, ShardingRun
+from tools_utilities.sharding_lock import disk_errors, only_run
 from tools_utilities.sharding_output import HERE, THERE, ShardingOutput
+from tools_utilities.sharding_progress import Header
+from tools_utilities.sharding_request import check_apart, check_flat_name, check_named
 from tools_utilities.shuffled_source import ShuffledSource
 
 LAYOUTS = ("folders", "flat", "file")
@@ -71,7 +74,9 @@ def create_sharded_dataset(
     plan = _with_file_name(plan, output_dir)
     _check(plan)
     chosen = output or OutputOptions()
-    source = _source(input_file, plan, options or SourceOptions())
+    options = options or SourceOptions()
+    _check_places(input_file, output_dir, plan, options, chosen)
+    source = _source(input_file, plan, options)
     addition = None
     if append:
         plan, addition = _appending(output_dir, plan, source, chosen)
@@ -86,9 +91,23 @@ def create_sharded_dataset(
         addition=addition,
     )
     made.keep_progress(chosen.progress)
-    done = made.finished(header)
-    if done is not None:
-        return done
+    with disk_errors(output_dir):
+        done = made.finished(header)
+        if done is not None:
+            return done
+        with only_run(made.work_folder, output_dir):
+            return made.finished(header) or _make(source, made, header, plan, chosen, report)
+
+
+def _make(
+    source: Source,
+    made: ShardingOutput,
+    header: Header,
+    plan: ShardingPlan,
+    chosen: OutputOptions,
+    report: Callable[[Dealt], None],
+) -> dict[str, Any]:
+    """Do the work; nobody else writes this output meanwhile."""
     made.clean()
     if plan.shuffle:
         source = ShuffledSource(source, plan.seed, made.staging / _SHUFFLE)
@@ -123,7 +142,9 @@ def begin_elsewhere(
     """
     _check(plan)
     chosen = output or OutputOptions()
-    source = _source(input_file, plan, options or SourceOptions())
+    options = options or SourceOptions()
+    _check_places(input_file, output_dir, plan, options, chosen)
+    source = _source(input_file, plan, options)
     header = plan.header(source)
     made = ShardingOutput(
         output_dir, plan, state_dir=chosen.state_dir, endpoint_url=chosen.endpoint_url,
@@ -186,6 +207,34 @@ def _appending(
     return msgspec.structs.replace(plan, first_shard=addition.first_shard, name=name), addition
 
 
+def _check_places(
+    input_file: str | Sequence[str] | Source,
+    output_dir: str,
+    plan: ShardingPlan,
+    options: SourceOptions,
+    chosen: OutputOptions,
+) -> None:
+    if chosen.workers < 1:
+        raise UsageError(f"workers={chosen.workers}: at least 1")
+    inputs = [input_file] if isinstance(input_file, str) else input_file
+    if not isinstance(inputs, Sequence):
+        inputs = []  # a source of the caller's own has no place
+    check_named([output_dir, *inputs])
+    if plan.layout != "file":  # one file is no input of the run that makes it, and never made twice
+        same = (options.endpoint_url, options.profile) == (chosen.endpoint_url, chosen.profile)
+        check_apart(inputs, output_dir, same_endpoint=same)
+    spec, _ = locate_dataset(
+        output_dir,
+        endpoint_url=chosen.endpoint_url,
+        profile=chosen.profile,
+        region=chosen.region,
+    )
+    if not open_store(spec).writable:
+        raise UsageError(
+            f"{output_dir}: cannot be written to", hint="Choose a folder or a bucket of your own."
+        )
+
+
 def _source(
     input_file: str | Sequence[str] | Source, plan: ShardingPlan, options: SourceOptions
 ) -> Source:
@@ -222,6 +271,11 @@ def _check(plan: ShardingPlan) -> None:
         (plan.layout not in LAYOUTS, f"layout {plan.layout}", f"Known: {', '.join(LAYOUTS)}."),
         (plan.format not in known, f"format {plan.format}", f"Known: {', '.join(known)}."),
         (
+            plan.max_samples is not None and plan.max_samples < 1,
+            f"max_samples={plan.max_samples}: at least 1",
+            "",
+        ),
+        (
             plan.samples_per_shard is not None
             and (plan.layout != "flat" or plan.samples_per_shard < 1),
             f"samples_per_shard={plan.samples_per_shard}: at least 1, and only in the flat layout",
@@ -239,6 +293,11 @@ def _check(plan: ShardingPlan) -> None:
             "Give num_shards instead of samples_per_shard.",
         ),
         (
+            plan.val_fraction is not None and plan.layout == "flat" and plan.name == VAL,
+            f"name={plan.name} with val_fraction: held-out files are named so",
+            "Choose another name.",
+        ),
+        (
             plan.val_key is not None and plan.val_fraction is None,
             f"val_key={plan.val_key} without val_fraction",
             "val_fraction says how much is held out.",
@@ -247,7 +306,10 @@ def _check(plan: ShardingPlan) -> None:
     for applies, message, hint in wrong:
         if applies:
             raise UsageError(message, hint=hint)
-    compressible = getattr(known[plan.format], "compressible", False)
+    if plan.layout == "flat":
+        check_flat_name(plan.name, plan.key(0, 0))
+    # MDS shards that are compressed are found by an index of both their forms, which is not written.
+    compressible = getattr(known[plan.format], "compressible", False) and plan.format != "mds"
     if plan.compression is not None and not compressible:
         raise UsageError(
             f"compression {plan.compression} with {plan.format}",

@@ -9,7 +9,7 @@ one position, and gives the bytes of an undisturbed run. Memory is a source bloc
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -187,6 +187,8 @@ class ShardingRun:
         self._holdout = plan.holdout
         self._counts = [0, 0]
         """Records dealt to each side, train and val."""
+        self._round_first = 0
+        """Records dealt to the first side before this round."""
         self._dealt_bytes = 0
         self._dealt_samples = 0
         self._schema: dict[str, str] = {}
@@ -205,6 +207,7 @@ class ShardingRun:
             for finished in self._rounds:
                 for shard, chunk in finished.chunks.items():
                     self._counts[self._side(shard)] += chunk.num_samples
+            self._round_first = self._counts[0]
         try:
             with lean_memory() if self._plan.format == "parquet" else nullcontext():
                 self._deal_all()
@@ -319,7 +322,8 @@ class ShardingRun:
         for shard in range(num_shards):
             share = records[(shard - self._counts[side]) % num_shards :: num_shards]
             if share:
-                self._writer(base + shard).add(share)
+                with self._told_apart(base + shard):
+                    self._writer(base + shard).add(share)
         self._counts[side] += len(records)
 
     def _writer(self, shard: int) -> GrowingChunk:
@@ -327,12 +331,28 @@ class ShardingRun:
             self._writers[shard] = self._chunks.open(f"{shard:05d}-{len(self._rounds):05d}")
         return self._writers[shard]
 
+    @contextmanager
+    def _told_apart(self, shard: int) -> Iterator[None]:
+        """Say of a record that a chunk's writer refuses which chunk it is of, and which of the input."""
+        try:
+            yield
+        except RecordError as error:
+            place = error.detail.get("record", 1) - 1
+            told = f"{self._plan.key(shard, len(self._rounds))}: {error}"
+            if self._holdout is None and not self._plan.shuffle:
+                each = self._plan.writers
+                number = self._round_first + (shard - self._round_first) % each + place * each
+                if number != place:
+                    told += f" (its sample {place} is the input's {number}, from 0)"
+            raise RecordError(told, hint=error.hint, **error.detail) from error
+
     def _close_round(self, number: int, position: Mapping[str, int]) -> None:
         for writer in self._writers.values():
             writer.end()
         written: dict[int, WrittenChunk] = {}
         for shard in sorted(self._writers):
-            written[shard] = self._writers[shard].finish()
+            with self._told_apart(shard):
+                written[shard] = self._writers[shard].finish()
             del self._writers[shard]
         with ThreadPoolExecutor(_UPLOADS_AT_ONCE, thread_name_prefix="publish") as pool:
             chunks = dict(zip(written, pool.map(self._publish, written.items()), strict=True))
@@ -346,6 +366,7 @@ class ShardingRun:
             self._progress.begin(self._plan.header(self._source))
         self._progress.append(finished)
         self._rounds.append(finished)
+        self._round_first = self._counts[0]
         self._dealt_bytes = 0
         self._dealt_samples = 0
 

@@ -330,13 +330,31 @@ def test_row_groups_are_small_enough_to_shuffle() -> None:
 )
 def test_a_sample_that_does_not_fit_is_named(late: Any) -> None:
     samples = [{"t": "x"}] * 300 + [late]
-    with pytest.raises(RecordError, match="samples 256 to 300 cannot be written as Parquet"):
+    with pytest.raises(RecordError, match="sample 300 cannot be written as Parquet"):
         written("parquet", samples)
 
 
 def test_what_parquet_has_no_type_for_is_refused() -> None:
-    with pytest.raises(RecordError, match="samples 0 to 0 cannot be written as Parquet"):
+    with pytest.raises(RecordError, match="sample 0 cannot be written as Parquet"):
         written("parquet", [{"a": {}}])
+
+
+@pytest.mark.parametrize("name", ["parquet", "arrow"])
+@pytest.mark.parametrize("rows", [[{}], [{}] * 300 + [{"t": 1}]], ids=["all", "the first"])
+def test_samples_without_fields_are_refused(name: str, rows: Any) -> None:
+    # pyarrow makes a table without rows of them.
+    with pytest.raises(RecordError, match=r"cannot be written as .*: they have no fields"):
+        written(name, rows)
+    assert written(name, [{}, {"t": 1}])  # beside others an empty one is a row of nulls
+    assert not read_all(name, in_memory("d/x." + name, written(name, [])))
+
+
+def test_what_is_nested_too_deeply_is_refused() -> None:
+    deep: Any = 1
+    for _ in range(900):  # Arrow would take minutes
+        deep = {"a": deep}
+    with pytest.raises(RecordError, match="sample 0 cannot be written as Parquet: nested too"):
+        written("parquet", [deep])
 
 
 def test_mixed_types_are_refused_at_once() -> None:

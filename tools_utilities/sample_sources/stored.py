@@ -4,6 +4,8 @@ Read split by split in key order, so memory is one split whatever the size; noth
 """
 
 import hashlib
+import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,9 @@ _MOST_NAMED = 1000
 _FORGET_BYTES = 16 << 20
 _FIRST_RECORDS = 16
 _LOOKED_AT = 16
+_MOST_TOLD = 5
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class StoredSource:
@@ -60,15 +65,23 @@ class StoredSource:
             uri = store.endpoint_id  # a query may be a signature: it is neither shown nor kept
         listed = _of_format(_list(store, prefix), options.format_name, uri)
         infos = [info for info in listed if info.size_bytes]
+        for info in infos:
+            require_format(info.key)  # before anything is read or written
         columns = find_folder_columns((info.key for info in infos), prefix)
         return StoredRecords(uri, store, infos, options, columns)
 
 
 def _locate(uri: str, options: SourceOptions) -> tuple[StoreSpec, str]:
     if "://" not in uri or uri.startswith("file://"):
-        path = Path(uri.removeprefix("file://")).expanduser().resolve()
+        typed = Path(uri.removeprefix("file://")).expanduser()
+        path = typed.resolve()
         if path.is_dir():
             return StoreSpec(uri=f"file://{path}"), ""
+        named = typed.parent.resolve() / typed.name
+        if typed.is_symlink() and path.exists() and named != path:
+            # A link's own name says the format: caches of hubs keep files under their hashes.
+            root = os.path.commonpath([named.parent, path.parent])
+            return StoreSpec(uri=f"file://{root}"), str(named.relative_to(root))
         return StoreSpec(uri=f"file://{path.parent}"), path.name
     scheme, _, rest = uri.partition("://")
     if scheme in {"http", "https"}:
@@ -140,6 +153,7 @@ class StoredRecords:
             info.key: f"{info.size_bytes} bytes, {info.etag}" for info in infos[:_MOST_NAMED]
         }
         self.num_bytes: int | None = sum(info.size_bytes for info in infos)
+        self._num_told = 0
 
     def blocks(self, start: int, position: Mapping[str, int] | None) -> Iterator[SourceBlock]:
         """Yield blocks of at most one split, 4,096 records and about 2 MB."""
@@ -205,6 +219,7 @@ class StoredRecords:
             return
         opened = open_table_split(shard, split, read)
         try:
+            self._tell_skipped(split.key, opened.skipped)
             each = max(1, split.num_bytes // max(1, opened.num_samples))
             for indices, records in self._batches(opened, index):
                 yield _Piece(
@@ -215,6 +230,17 @@ class StoredRecords:
                 )
         finally:
             opened.close()
+
+    def _tell_skipped(self, key: str, skipped: Mapping[str, int]) -> None:
+        """Say what of an object is no sample by its format's rules; of the first few objects."""
+        if not skipped or self._num_told > _MOST_TOLD:
+            return
+        self._num_told += 1
+        if self._num_told > _MOST_TOLD:
+            _LOGGER.warning("%s: members that are no samples too; further ones are not told", key)
+            return
+        counts = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
+        _LOGGER.warning("%s: left out, as they are no samples: %s", key, counts)
 
     def _batches(self, opened: OpenSplit, index: int) -> Iterator[tuple[range, list[Any]]]:
         """Yield the records from `index` on, in batches that grow up to the limits of a block."""

@@ -25,6 +25,7 @@ from tools_utilities.errors import QuarkError, RunStoppedError, error_lines
 from tools_utilities.redaction import guard_process
 from tools_utilities.sample_source import SourceOptions
 from tools_utilities.sharded_dataset import WORKERS, Dealt, ShardingPlan
+from tools_utilities.sharding_request import chunk_bytes_of
 from tools_utilities.stop_signals import stopping_cleanly
 from tools_utilities.terminal_text import human_seconds
 
@@ -103,7 +104,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _plan_of(options: argparse.Namespace) -> ShardingPlan:
     return ShardingPlan(
         num_shards=options.num_shards,
-        chunk_bytes=round(options.chunk_size_mb * BYTES_PER_MB),
+        chunk_bytes=chunk_bytes_of(options.chunk_size_mb, BYTES_PER_MB),
         format=options.format,
         compression=None if options.compression == "none" else options.compression,
         max_samples=options.max_samples,
@@ -137,13 +138,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         workers=options.workers,
     )
     try:
+        plan = _plan_of(options)
         with stopping_cleanly():
             master: dict[str, Any] = {}
             if options.input_file:
                 master = create_sharded_dataset(
                     options.input_file,
                     options.output_dir,
-                    _plan_of(options),
+                    plan,
                     options=source,
                     output=output,
                     report=ProgressReporter(sys.stderr.write, time.monotonic)
