@@ -29,6 +29,7 @@ from tools_utilities.object_store import ObjectInfo, StoreSpec
 from tools_utilities.object_stores import memory
 
 BRIDGE = "tests/tools_utilities/test_bridge.py::"
+RENTED = "tests/resource_manager/launch_targets/test_bridge_on_vast.py::"
 GUIDES = "tests/end_to_end/test_sharding_guides.py::"
 ASSERTED_ELSEWHERE = {
     "${VAR} expanded, missing ones an error naming all": (
@@ -54,7 +55,9 @@ ASSERTED_ELSEWHERE = {
     "Terraform and Ansible snippets": (
         f"{GUIDES}test_the_guides_snippets_name_what_the_bridge_reads",
     ),
-    "--use-vast says when it comes": (f"{BRIDGE}test_use_vast_says_when_it_comes",),
+    "--use-vast runs the same pipeline on the rented machine": (
+        f"{RENTED}test_a_pipeline_runs_on_a_rented_machine_as_it_runs_here",
+    ),
 }
 
 
