@@ -10,6 +10,7 @@ from brain.ml.run_files import JOB_FILE
 from brain.ml.training_job import TrainingJob
 from resource_manager.data_finding import DataFinder, FoundData
 from resource_manager.next_commands import runs_flag
+from resource_manager.remote_settings import RENTED_ONLY
 from resource_manager.repeating import (
     ALL_STOP_RULES,
     NEAREST,
@@ -85,13 +86,26 @@ def measured_by(evaluation: TrainingJob, slots: Mapping[str, Any]) -> tuple[RunI
 
 
 def evaluation_settings(settings: Settings, info: RunInfo, job: TrainingJob) -> Settings:
-    """Return the run's settings with what the command says, and no stop rule but those it says."""
+    """Return the run's settings with what the command says, and no stop rule but those it says.
+
+    Nothing is rented because its run was on a rented machine: that was another sum of money.
+    """
     found = repeated_settings(settings, job, info)
     kept = [rule for rule in ALL_STOP_RULES if settings.source(rule) not in NEAREST]
+    rented = job.remote is not None and job.remote.terms is not None
+    told = ("where", *RENTED_ONLY) if rented else ()
     return msgspec.structs.replace(
         found,
-        values={**found.values, **dict.fromkeys(kept)},
-        sources={**found.sources, **dict.fromkeys(kept, "default")},
+        values={
+            **found.values,
+            **dict.fromkeys(kept),
+            **{name: settings.value(name) for name in told},
+        },
+        sources={
+            **found.sources,
+            **dict.fromkeys(kept, "default"),
+            **{name: settings.source(name) for name in told},
+        },
     )
 
 

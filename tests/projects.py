@@ -96,7 +96,7 @@ def write_group(folder: Path, stem: str = "train-", count: int = 8) -> None:
 def make_manager(project: Path, target: RecordingTarget | None = None, **rest):
     out, err = io.StringIO(), io.StringIO()
     console = Console(
-        Surroundings(json=bool(rest.pop("json", False))),
+        Surroundings(json=bool(rest.pop("json", False)), yes=bool(rest.pop("yes", False))),
         stdin=io.StringIO(), stdout=out, stderr=err,
     )  # fmt: skip
     target = target or RecordingTarget(END)

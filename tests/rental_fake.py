@@ -43,6 +43,8 @@ class RentalFake:
         """Addresses of the next instances, one each; those after them get `ssh`."""
         self.boot: list[str | None] = ["running"]
         """What `actual_status` says at each look, the last one from then on."""
+        self.exclusive = False
+        """An offer is no offer any more once it was rented."""
         self.hidden_looks = 0
         """Lists from which a new instance is missing yet."""
         self.undying: set[int] = set()
@@ -95,6 +97,8 @@ class RentalFake:
         wanted = next((one for one in self.offers if one["id"] == ask), None)
         if wanted is None:
             return 404, {"success": False, "error": "no_such_ask", "msg": f"Ask {ask} not found"}
+        if self.exclusive:
+            self.offers.remove(wanted)
         number = 7000 + len(self.made)
         self.made.append(number)
         host, port = self.fleet.pop(0) if self.fleet else self.ssh

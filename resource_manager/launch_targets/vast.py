@@ -38,6 +38,7 @@ from resource_manager.rental.rented_run import RentedRun
 from resource_manager.rental.renting import Rental, Times, still_billed
 from tools_utilities.errors import StillBilledError, UsageError
 from tools_utilities.process_environment import environment_now
+from tools_utilities.run_words import said_run
 from tools_utilities.terminal_text import human_bytes
 
 END_LINE = "all is brought into the run folder here, then the machine is destroyed"
@@ -118,9 +119,7 @@ class VastTarget:
         if self._offer is None:
             raise UsageError("vast: nothing was looked at", hint="Run the command again.")
         run_dir = Path(plan.job.run_dir)
-        before = read_rental(run_dir)
-        if before is not None and not before.is_over:
-            self._end_of(run_dir, before, self._tell)
+        self._end_earlier(run_dir)
         keeper = LaunchKeeper(JobCargo(plan.job), self._offer, self._opened(), self._times)
         run = RentedRun(keeper)
         self._runs.append(run)
@@ -193,9 +192,7 @@ class VastTarget:
 
     def remove(self, run_dir: Path) -> None:
         """As of LaunchTarget: nothing of it is left but a machine, if there is one."""
-        rental = rental_of(run_dir)
-        if not rental.is_over:
-            self._end_of(run_dir, rental, self._tell)
+        self._end_earlier(run_dir)
 
     def verify_gone(self, run_dir: Path) -> tuple[str, ...]:
         """As of LaunchTarget: what the provider lists under the run's label."""
@@ -212,17 +209,31 @@ class VastTarget:
             self._runs.clear()
             self._ssh.close()
 
-    def end(self, run_dir: Path, tell: Tell) -> None:
-        """Destroy the machine of a run that nobody else watches; one that is watched is left to them."""
+    def _end_earlier(self, run_dir: Path) -> None:
+        """Destroy what an earlier launch of a run has left.
+
+        Raises:
+            UsageError: it has left nothing, it goes on: another process sees to it.
+        """
+        before = read_rental(run_dir)
+        if before is not None and not before.is_over and not self.end(run_dir, self._tell):
+            raise UsageError(
+                f"{run_dir.name}: another process watches over its machine",
+                hint=f"Ctrl-C where it was started, or: quark stop {said_run(run_dir.name)}",
+            )
+
+    def end(self, run_dir: Path, tell: Tell) -> bool:
+        """Destroy the machine of a run that nobody else watches; False: somebody does, it is theirs."""
         lock = try_rental_lock(run_dir)
         if lock is None:
-            return
+            return False
         try:
             rental = rental_of(run_dir)
             if not rental.is_over:
                 self._end_of(run_dir, rental, tell)
         finally:
             lock.close()
+        return True
 
     def _end_of(self, run_dir: Path, rental: RentalRecord, tell: Tell) -> None:
         tell(destroyed(Rental(self._opened(), rental.label, times=self._times), run_dir))

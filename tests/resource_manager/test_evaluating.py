@@ -2,6 +2,7 @@
 
 import pytest
 
+from resource_manager.remote_settings import TermsNeededError
 from tests.projects import END, RecordingTarget, Said, make_manager
 from tests.resource_manager.test_repeating import ONE, add_checkpoint, plan_of
 from tools_utilities.errors import DataNotFoundError, UsageError
@@ -64,6 +65,20 @@ def test_an_evaluation_is_no_run_to_go_on_from(trained):
     assert target.jobs[-1].init_from == str(project / "runs/fox-1")
     with pytest.raises(DataNotFoundError, match="model other"):
         manager.evaluate(Said(data=ONE, model="other"))
+
+
+def test_nothing_is_rented_because_its_run_was_on_a_rented_machine(project):
+    rented = {"where": "vast", "max_price_hour": 2.0, "max_cost": 15.0}
+    manager, target, *_ = make_manager(project, RecordingTarget(EVALUATED), yes=True)
+    manager.train(Said(data=ONE, name="fox-1", **rented))
+    assert target.jobs[0].remote.terms.max_cost == 15.0
+    add_checkpoint(project, "fox-1")
+    assert manager.evaluate(Said(data=ONE, run="fox-1")) == 0
+    assert target.jobs[-1].remote is None
+    with pytest.raises(TermsNeededError):  # it is another sum of money
+        manager.evaluate(Said(data=ONE, run="fox-1", where="vast"))
+    assert manager.evaluate(Said(data=ONE, run="fox-1", **{**rented, "max_cost": 1.0})) == 0
+    assert target.jobs[-1].remote.terms.max_cost == 1.0
 
 
 def test_a_plan_starts_nothing(trained):

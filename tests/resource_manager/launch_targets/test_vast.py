@@ -125,6 +125,12 @@ def target(fake, ssh, aws_environment):
 
 
 @pytest.fixture
+def make_target(fake):
+    """Return `make_target()`: another process's."""
+    return lambda: VastTarget(times=TIMES, opened=lambda: open_api(Account(key=KEY, url=fake.url)))
+
+
+@pytest.fixture
 def make_rented(tmp_path):
     def make(name="fox-1", **changes):
         store = StoreSpec(uri="s3://bucket", region="us-east-1")
@@ -242,6 +248,59 @@ def test_faults_of_the_creation(fake, target, make_rented, method, fault):
         assert any("waiting for its ssh server" in line for line in run.news())
     assert fake.ours() == []
     assert record_of(job).state == "gone"
+
+
+def test_two_launchers_race_for_one_offer_and_one_has_it(
+    fake, target, make_rented, ssh, make_target
+):
+    ssh.run = Run(ends_with=None)
+    fake.exclusive, both = True, threading.Barrier(2)
+    fake.on_request = lambda method, _path: both.wait(20) if method == "PUT" else None
+    runs = [launched(target, make_rented()), launched(make_target(), make_rented("owl-1"))]
+    wait_for(lambda: any(run.pid == 42 for run in runs), 20)
+    wait_for(lambda: any(run._ended.is_set() for run in runs), 20)
+    [loser] = [run for run in runs if run._ended.is_set()]
+    with pytest.raises(OfferTakenError, match="cannot be had any more"):
+        loser.poll()
+    assert (fake.made, fake.ours()) == ([7000], [7000])
+    ssh.run.code = 0
+    [winner] = [run for run in runs if run is not loser]
+    assert winner.wait(30) == 0
+    assert (fake.made, fake.ours()) == ([7000], [])
+
+
+def test_a_run_that_is_launched_twice_has_one_machine(fake, target, make_rented, ssh, make_target):
+    ssh.run = Run(ends_with=None)
+    job, second = make_rented(), make_target()
+    second.look(job)
+    run = launched(target, job)
+    wait_for(lambda: run.pid == 42, 10)
+    with pytest.raises(UsageError, match="another process watches over its machine"):
+        second.launch(second.plan(job)).wait(30)
+    with pytest.raises(UsageError, match="another process watches over its machine"):
+        second.remove(Path(job.run_dir))
+    second.close()
+    assert (fake.made, fake.ours()) == ([7000], [7000])
+    ssh.run.code = 0
+    assert run.wait(30) == 0
+    assert fake.ours() == []
+
+
+def test_what_a_run_has_cost_before_comes_off_its_cap(fake, target, make_rented):
+    job = make_rented()
+    run_dir = Path(job.run_dir)
+    launched(target, job).wait(30)
+    write_rental(run_dir, msgspec.structs.replace(record_of(job), spent_before=5.0))
+    facts = dict(target.look(job).facts)
+    assert "at most $10.00 of the $15 that were said, $5.00 are spent" in facts["cap"]
+    assert target.launch(target.plan(job)).wait(30) == 0
+    record = record_of(job)
+    assert record.cap_seconds == pytest.approx(8 * 3600, abs=5)
+    assert record.cost_text(time.time()) == "$5.00 of $15"
+    write_rental(run_dir, msgspec.structs.replace(record, spent_before=14.99))
+    with pytest.raises(UsageError, match=r"max_cost=15, \$14.99 of it spent, pays"):
+        target.look(job)
+    assert fake.made == [7000, 7001]
 
 
 @pytest.mark.parametrize("boot", [["loading"], [None], ["exited"]])

@@ -170,7 +170,7 @@ class RentingTarget(RecordingTarget):
 
 
 def test_what_is_spent_stands_in_the_lines_of_a_run(project, account):
-    manager, _, _, said = make_manager(project, RentingTarget(START, step_event(1), END))
+    manager, _, _, said = make_manager(project, RentingTarget(START, step_event(1), END), yes=True)
     assert manager.train(read(f"{SENTENCE} under $2 an hour, stop after $15")) == 0
     assert "cost $1.50 of $15" in said.getvalue()
 
