@@ -13,7 +13,9 @@ _ALL_WRITERS_BYTES = 128 << 20
 _FEWEST_WRITER_BYTES = 256 << 10
 _SIDE_BY_SIDE = 8
 """Chunks of formats that hold samples back, that may grow at a time."""
-_PYTHON_FORMATS = frozenset({"csv", "json", "litdata", "mds", "npy", "tokens", "txt", "webdataset"})
+_PYTHON_FORMATS = frozenset(
+    {"csv", "json", "litdata", "mds", "npy", "npz", "tokens", "txt", "webdataset"}
+)
 """Writers that hold the interpreter's lock: they need processes to run side by side."""
 _WORTH_PROCESSES_BYTES = 48 << 20
 """Of the source; starting a process takes what writing a few megabytes does."""

@@ -87,6 +87,7 @@ CUT: dict[str, bytes] = {
     "jsonl.gz": gzip.compress(written("jsonl", ROWS))[:-5],
     "jsonl.zst": zstandard.compress(written("jsonl", ROWS))[:-5],
     "npy": written("npy", [{"array": np.arange(3.0)}] * COUNT)[:-5],
+    "npz": written("npz", [{"array": np.arange(3.0)}] * COUNT)[:-5],
     "parquet": written("parquet", ROWS)[:-9],
     "tar": written("webdataset", [{"__key__": str(n), "x": b"1"} for n in range(COUNT)])[:3072],
 }

@@ -56,6 +56,13 @@ PUT = {
     "litdata": put_litdata,
     "mds": put_plain(".mds", "mds", rows),
     "npy": put_plain(".npy", "npy", arrays),
+    "npz": put_plain(
+        ".npz",
+        "npz",
+        lambda first, end: [
+            {"id": np.int64(i), "x": np.array([i, i / 2])} for i in range(first, end)
+        ],
+    ),
 }
 
 
