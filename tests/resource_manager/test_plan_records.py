@@ -53,10 +53,12 @@ def test_wide_tokens_are_asked_about_before_anything_starts(project):
     for number in range(8):
         (folder / f"train-{number:05}.bin").write_bytes(np.arange(3, 600, dtype="<u4").tobytes())
     manager, target, _, _ = make_manager(project)
-    for said in ({}, {"vocab_size": 1000}):
+    unsaid: tuple[dict[str, object], ...] = ({}, {"vocab_size": 1000})
+    for said in unsaid:
         with pytest.raises(UsageError, match="every second number is 0") as caught:
             manager.run_training_job(dataset_local_path=DATA, overrides=said)
         assert "token_dtype=uint32" in caught.value.hint
-    for said in ({"token_dtype": "uint32"}, {"token_dtype": "uint16"}, {"vocab_size": 70_000}):
-        assert manager.run_training_job(dataset_local_path=DATA, overrides=said) == 0
+    known = ({"token_dtype": "uint32"}, {"token_dtype": "uint16"}, {"vocab_size": 70_000})
+    for told in known:
+        assert manager.run_training_job(dataset_local_path=DATA, overrides=told) == 0
     assert [job.token_dtype for job in target.jobs] == ["uint32", "uint16", None]
