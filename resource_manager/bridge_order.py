@@ -34,6 +34,7 @@ HUB = "hf://"
 HUB_TOKEN = "HF_TOKEN"  # noqa: S105 - the name of a variable
 STATE_FOLDER = Path(".local/state/quark/bridge")
 _DEFAULTS = {key.name: key.default for key in REMOTE_KEYS}
+_PLACE = re.compile(r"(?:/|~(?=/|$))[^\x00-\x1f]*")
 _WORD = re.compile(r"[^A-Za-z0-9-]+")
 
 
@@ -140,6 +141,17 @@ def _check_places(settings: BridgeSettings, prefix: str | None) -> None:
                 f"{name} {place}: a place of this machine, and the pipeline runs on a rented one",
                 hint=hint,
             )
+    if transport_of(settings).get("profile") and _has_keys(settings):
+        raise UsageError(
+            "pipeline.source_options.transport_params.profile: the input and the output need"
+            " different keys, and one pipeline is sent one set",
+            hint="Copy the input first, or use keys that may read both.",
+        )
+    if vast is not None and vast.workdir is not None and not _PLACE.fullmatch(vast.workdir):
+        raise UsageError(
+            f"vast.workdir {vast.workdir!r}: not a folder of another machine",
+            hint="Write it whole: /data/work, or ~/work.",
+        )
     if vast is not None and vast.repo_url is not None:
         check_repository(vast.repo_url, vast.repo_ref)
     elif vast is not None and vast.repo_ref is not None:
@@ -244,12 +256,6 @@ def _sent(settings: BridgeSettings, specs: list[StoreSpec], here: Mapping[str, s
         asked = [*specs[:1], *(msgspec.structs.replace(one, profile=profile) for one in specs[1:])]
         sent = sent_for(asked, here)
     else:
-        if transport_of(settings).get("profile"):
-            raise UsageError(
-                "pipeline.source_options.transport_params.profile: the input and the output need"
-                " different keys, and one pipeline is sent one set",
-                hint="Copy the input first, or use keys that may read both.",
-            )
         others = sent_for([one for one in specs if _scheme(one.uri) not in S3_SCHEMES], here)
         keys = {
             "AWS_ACCESS_KEY_ID": r2.access_key_id,

@@ -137,7 +137,7 @@ def begin_elsewhere(
     what was begun on this machine goes on there.
 
     Raises:
-        ChangedError, UsageError, RecordError: as of `create_sharded_dataset`.
+        ChangedError, UsageError, RecordError: as of `create_sharded_dataset`; a run here is writing it.
         AccessError, StoreError: the source cannot be read, or the output not written.
     """
     _check(plan)
@@ -151,15 +151,18 @@ def begin_elsewhere(
         profile=chosen.profile, region=chosen.region,
     )  # fmt: skip
     made.keep_progress(THERE)
-    done = made.finished(header)
-    if done is None:
-        for _first in source.blocks(0, None):
-            break
-        else:
-            raise UsageError(f"{source.uri}: no records", hint="An empty input makes no dataset.")
-        made.progress.load(header)
-    # From now on it is there; what is left here would be older than what another machine does.
-    shutil.rmtree(made.work_folder, ignore_errors=True)
+    with disk_errors(output_dir), only_run(made.work_folder, output_dir):
+        done = made.finished(header)
+        if done is None:
+            for _first in source.blocks(0, None):
+                break
+            else:
+                raise UsageError(
+                    f"{source.uri}: no records", hint="An empty input makes no dataset."
+                )
+            made.progress.load(header)
+        # From now on it is there; what is left here would be older than what another machine does.
+        shutil.rmtree(made.work_folder, ignore_errors=True)
     return done
 
 

@@ -17,7 +17,8 @@ from tools_utilities.object_stores import memory
 from tools_utilities.patient_store import PatientStore
 from tools_utilities.sample_source import Source, SourceBlock, SourceOptions, open_source
 from tools_utilities.sharded_dataset import Dealt, ShardingPlan
-from tools_utilities.sharding_output import FOUND, HERE, PROGRESS, THERE
+from tools_utilities.sharding_lock import only_run
+from tools_utilities.sharding_output import FOUND, HERE, PROGRESS, THERE, ShardingOutput
 from tools_utilities.sharding_progress import STORE_SECONDS, Header, Round, StoredProgress
 
 PLAN = ShardingPlan(format="jsonl", layout="flat", name="shard", samples_per_shard=100)
@@ -77,6 +78,10 @@ class Place:
     def names(self) -> list[str]:
         return [one.key.removeprefix("set/") for one in self.store.list("set/")]
 
+    def work_name(self) -> str:
+        output = ShardingOutput(f"{self.uri}/set", PLAN, state_dir=self.folder)
+        return output.work_folder.name
+
     def rounds(self) -> int:
         return len(read_object(self.store, f"set/{PROGRESS}")[0].splitlines()) - 1
 
@@ -126,6 +131,13 @@ def test_what_was_begun_here_is_handed_over(place):
     assert place.rounds() == done
     assert place.run("rented", THERE) == 100 * done
     assert place.content() == place.input.read_bytes()
+
+
+def test_what_a_run_here_is_writing_is_not_handed_over(place):
+    work = place.folder / "laptop" / place.work_name()
+    with only_run(work, "it"), pytest.raises(UsageError, match="another run is writing it"):
+        place.begin("laptop")
+    assert place.names() == []
 
 
 def test_what_is_in_the_store_counts_though_the_copy_here_is_longer(place):
