@@ -7,10 +7,14 @@ tensor whose first dimension is the batch.
 import hashlib
 import importlib
 import inspect
+import json
 import sys
 from collections.abc import Callable, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -152,16 +156,33 @@ def _results(work: Work, batch: list[Sample], where: str) -> list[Any]:
     return list(returned)
 
 
+_UNSAID = (bytes, bytearray, memoryview, datetime, date, time, timedelta, Decimal, UUID)
+"""What msgspec would write as text of its own choice."""
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder()
+_exact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 def encode_line(result: Any, key: str) -> bytes:
     """Return a result as one JSON line, without its end; arrays and tensors become lists.
 
     Raises:
-        FunctionError: JSON cannot hold it.
+        FunctionError: JSON cannot hold it; a NaN is refused, not written as null.
     """
     try:
-        return msgspec.json.encode(result, enc_hook=plain)
-    except (TypeError, ValueError, NotImplementedError, msgspec.MsgspecError) as error:
-        raise FunctionError(f"a result of {key} is not JSON: {error}", key=key) from error
+        said = msgspec.to_builtins(result, builtin_types=_UNSAID, enc_hook=plain)
+        line = _encoder.encode(said)
+        # msgspec writes NaN as null and bytes as text: its line stands only if it reads back equal.
+        return line if _decoder.decode(line) == said else _exact.encode(said).encode()
+    except (
+        TypeError, ValueError, NotImplementedError, RecursionError, msgspec.MsgspecError,
+    ) as error:  # fmt: skip
+        raise FunctionError(
+            f"a result of {key} is not JSON: {error}",
+            hint="Return numbers, text, lists and mappings, None instead of NaN; "
+            "--output_format parquet keeps NaN, bytes and times.",
+            key=key,
+        ) from error
 
 
 def plain(value: Any) -> Any:

@@ -6,6 +6,7 @@ No server: each shard has a claim record in the store beside it (`tools_utilitie
 As a script: exit code 0 ok, 1 error, 3 nothing to claim, 4 not the owner.
 """
 
+import math
 import os
 import socket
 import sys
@@ -76,6 +77,11 @@ class ShardManager:
         clock: Clock | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
+        if not 0 < lease_seconds < math.inf:  # such a record would stop every other worker
+            raise UsageError(
+                f"lease={lease_seconds}: a number of seconds, more than 0",
+                hint="A day is 86400.",
+            )
         spec, self._prefix = locate_dataset(str(dataset_dir))
         self.store = store or open_store(spec)
         self.worker_id = worker_id or socket.gethostname()
@@ -154,6 +160,8 @@ class ShardManager:
                 f"{num_shards} shards of {self._elsewhere}",
                 hint="Run the job's own command to work on them.",
             )
+        if math.isnan(wait_seconds):
+            raise UsageError("wait=nan: a number of seconds")
         self.probe()
         if preferred_shard_id is not None:
             self._shard(preferred_shard_id)
