@@ -56,8 +56,9 @@ def test_a_repository_that_is_none_of_quarks_is_refused(tmp_path, served):
     repository, url = served
     (repository / PIPELINE_FILE).rename(repository / "other.py")
     commit(repository, "first")
+    said: list[str] = []
     with pytest.raises(UsageError, match="no checkout of Quark"):
-        check_out(url, None, tmp_path / "w", [].append)
+        check_out(url, None, tmp_path / "w", said.append)
 
 
 def test_what_a_checkout_needs_is_installed_without_what_no_pipeline_loads(tmp_path):

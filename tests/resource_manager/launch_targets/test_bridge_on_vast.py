@@ -260,6 +260,36 @@ def test_a_launcher_that_was_killed_is_followed_by_the_same_command(many, bridge
     check_many(many)
 
 
+@pytest.fixture
+def second(
+    ssh_program: ssh_server.Server, machine: ssh_server.Remote, tmp_path: Path
+) -> Iterator[ssh_server.Remote]:
+    """The machine that is lost: another server, with a home of its own."""
+    with ssh_server.machine(tmp_path / "second", ssh_program) as other:
+        other.let_in(machine)
+        yield other
+
+
+@pytest.mark.nightly
+def test_a_machine_that_is_lost_in_the_middle_is_followed_by_the_next_offer(
+    many, bridge, fake, machine, second
+):
+    many.write(vast={"workdir": "~/work $dir"})  # of either machine
+    fake.fleet = [("127.0.0.1", second.port), ("127.0.0.1", machine.port)]
+    with subprocess.Popen(
+        many.command("run", "--use-vast"), cwd=many.folder, stderr=subprocess.PIPE, text=True
+    ) as started:
+        wait_for_shards(many, 40)
+        second.lose()
+        fake.end(7000)
+        _, said = started.communicate(timeout=240)
+    assert started.returncode == 0, said
+    assert "instance 7000 was lost; instance 7000 is destroyed, as read back" in said
+    assert "renting offer 1 at $1.250 an hour" in said
+    assert settled(fake, 2)
+    check_many(many)
+
+
 @pytest.mark.nightly
 def test_an_error_over_there_is_told_with_its_code_and_the_machine_is_gone(
     project, bridge, fake, put_objects
