@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -116,6 +117,12 @@ class Fake:
             return str(kinds[1])
         self.write("faults", {**faults, command: kinds[1:]})
         return str(kinds[0])
+
+    def end_all(self) -> None:
+        """End whatever a failed test has left running."""
+        for kind in ("clusters", "managed"):
+            for place in (self.folder / kind).glob("*"):
+                remove(place)
 
     def place(self, name: str) -> Path:
         return self.folder / "clusters" / name
@@ -241,26 +248,52 @@ def make(
         **secrets, "HOME": str(place), "SKYPILOT_NODE_IPS": "127.0.0.1",
     }  # fmt: skip
     subprocess.Popen(
-        [sys.executable, __file__, str(fake.folder), "_job", str(place)], env=variables, cwd=work,
+        [sys.executable, __file__, str(fake.folder), "_job", str(place)], env=variables, cwd=place,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True,
     )  # fmt: skip
 
 
 def run_job(fake: Fake, place: Path) -> None:
-    """Run the task of a machine to its end, as SkyPilot's driver on it does."""
+    """Run the task of a machine (or of several) to its end, as SkyPilot's driver there does."""
     task = json.loads((place / "record").read_text())["task"]
+    count = task.get("num_nodes", 1)
+    lock = threading.Lock()
     with (place / "run.log").open("w") as log:
-        process = subprocess.Popen(
-            ["bash", "-c", task["run"]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-        (place / "pid").write_text(str(process.pid))
-        assert process.stdout is not None
-        for line in process.stdout:
-            log.write(f"({task['name']}, pid={process.pid}) {line}")
-            log.flush()
-        code = process.wait()
+        nodes = []
+        for rank in range(count):
+            words, work = ["bash", "-c", task["run"]], place / "sky_workdir"
+            if count > 1:
+                words[2], work = node_of(place, task["run"], rank)
+            nodes.append(
+                subprocess.Popen(
+                    words,
+                    cwd=work,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    start_new_session=True,
+                )
+            )
+        (place / "pid").write_text(str(nodes[0].pid))
+
+        def tell(node: "subprocess.Popen[str]", lead: str) -> None:
+            assert node.stdout is not None
+            for line in node.stdout:
+                with lock:
+                    log.write(f"({lead}pid={node.pid}) {line}")
+                    log.flush()
+
+        leads = [
+            f"{'head' if not rank else f'worker{rank}'}, rank={rank}, " for rank in range(count)
+        ]
+        leads = leads if count > 1 else [f"{task['name']}, "]
+        told = [threading.Thread(target=tell, args=pair) for pair in zip(nodes, leads, strict=True)]
+        for thread in told:
+            thread.start()
+        for thread in told:
+            thread.join()
+        code = max(node.wait() for node in nodes)
     if place.exists():
         (place / "code").write_text(str(code))
     idle = (task["resources"].get("autostop") or {}).get("idle_minutes")
@@ -269,6 +302,19 @@ def run_job(fake: Fake, place: Path) -> None:
     elif idle is not None:
         time.sleep(idle * MINUTE)
         remove(place)
+
+
+def node_of(place: Path, script: str, rank: int) -> tuple[str, Path]:
+    """Return the script and the work folder of one of several nodes, whose disks are folders here."""
+    work = place / f"node{rank}"
+    shutil.copytree(place / "sky_workdir", work)
+    job = (work / "job.yaml").read_text()
+    there = job.partition("run_dir: ")[2].partition("\n")[0].rpartition("/runs/")[0]
+    disk = f"{there}-{rank}"
+    Path(disk).mkdir()
+    (Path(disk) / "environment").symlink_to(Path(there) / "environment")
+    (work / "job.yaml").write_text(job.replace(there, disk))
+    return script.replace(there, disk), work
 
 
 def end_job(place: Path) -> None:

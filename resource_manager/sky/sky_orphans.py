@@ -21,7 +21,9 @@ def check_launched(out_dir: Path) -> Check | None:
     if not unproven:
         return Check(name=NAME, state="ok", found=f"{len(going)} runs on SkyPilot that go on")
     typed = [
-        f"sky jobs cancel --yes --name {one.label}" if one.managed else f"sky down --yes {one.label}"
+        f"sky jobs cancel --yes --name {one.label}"
+        if one.managed
+        else f"sky down --yes {one.label}"
         for one in unproven
     ]
     return Check(

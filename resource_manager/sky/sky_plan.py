@@ -92,7 +92,7 @@ def plan_facts(
     packed: Packed, offer: SkyOffer | None, price: Price, spent: float
 ) -> tuple[tuple[str, str], ...]:
     """Return the lines of the plan."""
-    facts = [("sky", _machines(packed, offer)), *_money(packed, price, spent)]
+    facts = [("sky", _machines(packed, offer)), *_money(packed, offer, price, spent)]
     facts.append(("sends", _sends(packed)))
     facts.append(("if lost", _if_lost(packed)))
     facts.append(("at the end", _at_the_end(packed, offer)))
@@ -112,7 +112,9 @@ def _machines(packed: Packed, offer: SkyOffer | None) -> str:
     return " · ".join([*parts, "the cheapest that SkyPilot finds"])
 
 
-def _money(packed: Packed, price: Price, spent: float) -> Sequence[tuple[str, str]]:
+def _money(
+    packed: Packed, offer: SkyOffer | None, price: Price, spent: float
+) -> Sequence[tuple[str, str]]:
     terms, rate = packed.terms, price.dollars_per_hour
     lasts = human_seconds(price.max_seconds or 0.0)
     end = f"ended after {lasts}, by this command and by itself"
@@ -125,8 +127,12 @@ def _money(packed: Packed, price: Price, spent: float) -> Sequence[tuple[str, st
     by = "at most, as said" if terms.spot or price.basis.startswith("the highest") else (
         f"as {price.basis} has it, without disk and traffic"
     )  # fmt: skip
+    shown = rate if offer is None or terms.spot else offer.price_hour or rate
     return (
-        ("price", f"${rate:.2f} an hour{all_nodes} {by}; SkyPilot takes none that is dearer there"),
+        (
+            "price",
+            f"${shown:.2f} an hour{all_nodes} {by}; SkyPilot takes none that is dearer there",
+        ),
         ("cap", f"at most ${most:.2f}{said}: {end}"),
     )
 

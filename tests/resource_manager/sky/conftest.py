@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +53,13 @@ sys.exit(code)
 
 
 @pytest.fixture
-def sky(tmp_path: Path, aws_environment: pytest.MonkeyPatch) -> sky_fake.Fake:
+def sky(tmp_path: Path, aws_environment: pytest.MonkeyPatch) -> Iterator[sky_fake.Fake]:
     """The stand-in, first on the PATH; the credentials are a canary."""
     fake, programs = sky_fake.install(tmp_path / "skypilot")
     aws_environment.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     aws_environment.setenv("AWS_SECRET_ACCESS_KEY", CANARY)
-    return fake
+    yield fake
+    fake.end_all()
 
 
 @pytest.fixture
