@@ -7,17 +7,15 @@ committed folder, a generation beyond the record's, and every name that is not o
 """
 
 import functools
-import re
 from collections.abc import Callable, Iterable
 
 import msgspec
 
 from tools_utilities.claim_record import ClaimRecord, output_folder
 from tools_utilities.errors import DataNotFoundError
+from tools_utilities.indexed_objects import FENCED_FOLDER
 from tools_utilities.object_store import ObjectStore
 from tools_utilities.patience import patiently
-
-_FENCED = re.compile(r"([0-9]+)-[^/]+_[0-9]+_[0-9a-f-]{36}")
 
 
 class Orphan(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +63,7 @@ def _of_shard(
     claims: dict[str, list[tuple[str, int]]] = {}
     for key, size_bytes in _listed(store, prefix):
         name, slash, _ = key.removeprefix(prefix).partition("/")
-        fenced = _FENCED.fullmatch(name)
+        fenced = FENCED_FOLDER.fullmatch(name)
         if slash and fenced and name != keep and int(fenced[1]) <= record.gen:
             claims.setdefault(name, []).append((key, size_bytes))
     orphans = []

@@ -21,6 +21,7 @@ from tools_utilities.folder_columns import (
     open_table_split,
     values_of,
 )
+from tools_utilities.indexed_objects import named_objects
 from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.object_store import ObjectInfo, ObjectStore, StoreSpec, open_store
 from tools_utilities.sample_source import SampleSource, Source, SourceBlock, SourceOptions
@@ -110,7 +111,9 @@ def _list(store: ObjectStore, prefix: str) -> list[ObjectInfo]:
             hint="Check the path; files beginning with `.` or `_` are not data.",
             key=prefix,
         )
-    return chosen
+    if exact:
+        return chosen
+    return named_objects(store, found, chosen, below if inside else prefix[: prefix.rfind("/") + 1])
 
 
 def _of_format(infos: list[ObjectInfo], name: str | None, uri: str) -> list[ObjectInfo]:
