@@ -192,7 +192,7 @@ def _settled_rate(events: Sequence[dict[str, Any]]) -> float | None:
     if len(later) < LEAST_STEPS:
         return None
     seconds = float(later[-1]["time"]) - float(later[0]["time"])
-    tokens = float(later[-1]["tokens"]) - float(later[0]["tokens"])
+    tokens = float(later[-1].get("tokens") or 0) - float(later[0].get("tokens") or 0)
     return tokens / seconds if seconds > 0 and tokens > 0 else None
 
 

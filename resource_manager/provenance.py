@@ -15,6 +15,7 @@ from resource_manager.runs import RunInfo, list_runs, out_dir_of
 from tools_utilities.console import Console
 from tools_utilities.errors import ChangedError, UsageError
 from tools_utilities.json_text import decode_json
+from tools_utilities.private_files import read_plain
 from tools_utilities.setting_keys import KEYS_BY_NAME, find_key
 from tools_utilities.settings import Settings
 from tools_utilities.terminal_text import Line, Span, pairs
@@ -101,7 +102,7 @@ def load_run_plan(info: RunInfo) -> tuple[TrainingJob, Plan]:
     """
     path = Path(info.path) / PLAN_FILE
     try:
-        plan = decode_json(path.read_bytes(), type=Plan)
+        plan = decode_json(read_plain(path), type=Plan)
     except (OSError, msgspec.DecodeError) as error:
         raise ChangedError(f"{path}: {error}", hint="Ask for another run.") from error
     return job_of(info), plan

@@ -13,6 +13,7 @@ from brain.ml.training_job import Remote
 from tools_utilities.file_locks import HeldFile
 from tools_utilities.json_text import decode_json
 from tools_utilities.prepared_types import prepared
+from tools_utilities.private_files import read_plain
 
 REMOTE_FILE, LOCK_FILE = "remote.json", ".remote.lock"
 ENDED = ("ended", "lost")
@@ -46,8 +47,8 @@ class RemoteRecord(msgspec.Struct, frozen=True, kw_only=True):
 def read_record(run_dir: Path) -> RemoteRecord | None:
     """Return where a run is; None: on this machine."""
     try:
-        return decode_json((run_dir / REMOTE_FILE).read_bytes(), type=RemoteRecord)
-    except (FileNotFoundError, msgspec.DecodeError):
+        return decode_json(read_plain(run_dir / REMOTE_FILE), type=RemoteRecord)
+    except (OSError, msgspec.DecodeError):
         return None
 
 

@@ -54,7 +54,7 @@ def job_of(info: RunInfo) -> TrainingJob:
     path = Path(info.path) / JOB_FILE
     try:
         return load_job(path)
-    except msgspec.DecodeError as error:
+    except (OSError, msgspec.DecodeError) as error:
         raise ChangedError(f"{path}: {error}") from error
 
 

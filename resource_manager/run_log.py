@@ -38,7 +38,7 @@ def logs_command(
     run_dir = Path(info.path)
     with asked_target(run_dir, console.note) as target:
         path = target.logs(run_dir)
-        if not path.exists():
+        if not path.is_file():
             raise DataNotFoundError(
                 f"{info.name} has no log yet",
                 hint=f"`quark show {said_run(info.name)}{runs_flag(settings)}` says how it is.",

@@ -18,6 +18,7 @@ import msgspec
 
 from resource_manager.launch_target import RunHandle
 from resource_manager.live_view import LiveRun
+from resource_manager.run_events import event_of
 from resource_manager.tensorboard_events import told_last
 from tools_utilities.console import DEFAULT_COLUMNS, Console
 from tools_utilities.errors import UsageError
@@ -61,21 +62,15 @@ class MetricsTail:
         self._rest = b""
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the new events; a line that is no JSON object is left out."""
-        if not self._path.exists():
+        """Return the new events; a line that is none is left out."""
+        if not self._path.is_file():
             return []
         with self._path.open("rb") as file:
             file.seek(self._offset)
             data = file.read()
         self._offset += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        events = []
-        for line in lines:
-            with contextlib.suppress(msgspec.DecodeError):
-                event = msgspec.json.decode(line)
-                if isinstance(event, dict):
-                    events.append(event)
-        return events
+        return [event for line in lines if (event := event_of(line)) is not None]
 
 
 class Bond(msgspec.Struct, frozen=True, kw_only=True):

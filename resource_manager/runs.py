@@ -20,8 +20,8 @@ from brain.ml.process_group import host_name
 from brain.ml.training_job import TrainingJob, save_job
 from resource_manager.remote_record import read_record
 from resource_manager.rental.rental_record import UNPROVEN, read_rental, rented_where
+from resource_manager.run_events import event_of
 from tools_utilities.errors import DataNotFoundError, UsageError
-from tools_utilities.json_text import decode_json
 from tools_utilities.run_words import is_run_name, said_run
 from tools_utilities.settings import Settings
 
@@ -209,7 +209,7 @@ def read_run(run_dir: Path, *, clock: Callable[[], float] = time.time) -> RunInf
 def last_events(run_dir: Path) -> list[dict[str, Any]]:
     """Return the last start of a run and the events near the end of its metrics, in order."""
     path = run_dir / run_files.METRICS_FILE
-    if not path.exists():
+    if not path.is_file():
         return []
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -224,7 +224,7 @@ def last_events(run_dir: Path) -> list[dict[str, Any]]:
 def read_events(run_dir: Path) -> list[dict[str, Any]]:
     """Return all events of a run, in order; half-written lines are left out."""
     path = run_dir / run_files.METRICS_FILE
-    return _decoded(path.read_bytes().split(b"\n")) if path.exists() else []
+    return _decoded(path.read_bytes().split(b"\n")) if path.is_file() else []
 
 
 def step_events(run_dir: Path) -> list[dict[str, Any]]:
@@ -280,15 +280,9 @@ def _asked_pids(process: run_files.RunProcess | None) -> list[int]:
 
 
 def _decoded(lines: list[bytes]) -> list[dict[str, Any]]:
-    events = []
-    for line in lines:
-        try:
-            event = decode_json(line) if line else None
-        except msgspec.DecodeError:
-            continue  # half-written by a run that was killed
-        if isinstance(event, dict) and "event" in event:
-            events.append(event)
-    return events
+    """Return the events of lines; those half written by a run that was killed are left out."""
+    found = map(event_of, filter(None, lines))
+    return [{"time": 0.0, **event} for event in found if event is not None]
 
 
 def _status(run_dir: Path, last: dict[str, Any], now: float) -> str:
@@ -307,7 +301,7 @@ def _status(run_dir: Path, last: dict[str, Any], now: float) -> str:
             return "failed"
         code = last.get("exit_code")
         return "interrupted" if code in INTERRUPTED_CODES else "failed" if code else "finished"
-    if elsewhere is None and _lives(run_dir, process, now):
+    if elsewhere is None and rental is None and _lives(run_dir, process, now):
         return "running"
     return "interrupted" if last.get("event") == "stopping" else "lost"
 

@@ -137,9 +137,9 @@ def scalars(events: Sequence[dict[str, Any]]) -> Iterator[tuple[float, int, str,
         event = steps[number]
         for name in STEP_SCALARS:
             if event.get(name) is not None:
-                yield float(event["time"]), number, f"train/{name}", float(event[name])
+                yield float(event.get("time") or 0), number, f"train/{name}", float(event[name])
     evals = {int(event["step"]): event for event in events if event["event"] == "eval"}
     for number in sorted(evals):
         event = evals[number]
         if event.get("loss") is not None:
-            yield float(event["time"]), number, "validation/loss", float(event["loss"])
+            yield float(event.get("time") or 0), number, "validation/loss", float(event["loss"])

@@ -17,6 +17,7 @@ from tools_utilities.errors import UsageError
 MAX_BYTES = 1_000_000
 MAX_DIGITS = 4_000
 """Longest integer; Python's own limit is 4,300 digits."""
+MAX_DEPTH = 100
 MAX_NODES = 100_000
 """Scalars and collections a document may hold, aliases followed."""
 
@@ -49,6 +50,46 @@ def load_yaml(text: str, *, source: str) -> Any:
         UsageError: not YAML, or something above; names source and line.
     """
     return _load(text, source, _core_value)
+
+
+def check_yaml(text: str, *, source: str) -> None:
+    """Refuse YAML that grows beyond measure when something else reads it: by depth, or by its aliases.
+
+    Goes over the document's parts without building any.
+
+    Raises:
+        UsageError: not YAML, too deep, or too large once its aliases are followed.
+    """
+    sizes: dict[str, int] = {}
+    open_nodes: list[list[Any]] = [[None, 0]]
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        for event in yaml.parse(text, Loader=loader):
+            if isinstance(event, yaml.CollectionStartEvent):
+                open_nodes.append([event.anchor, 0])
+            elif isinstance(event, yaml.NodeEvent | yaml.CollectionEndEvent):
+                anchor, size = _size_of(event, open_nodes, sizes)
+                if anchor is not None:
+                    sizes[anchor] = size
+                open_nodes[-1][1] += size
+            if len(open_nodes) > MAX_DEPTH:
+                raise UsageError(f"{source}: nested too deeply")
+            if open_nodes[-1][1] > MAX_NODES:
+                raise UsageError(f"{source}: more than {MAX_NODES:,} values, aliases followed")
+    except yaml.YAMLError as error:
+        raise UsageError(f"{source}: {_reason(error)}", hint="It must be YAML.") from error
+
+
+def _size_of(
+    event: Any, open_nodes: list[list[Any]], sizes: dict[str, int]
+) -> tuple[str | None, int]:
+    """Return the anchor of a node that has ended, and how many it is."""
+    if isinstance(event, yaml.AliasEvent):
+        return None, sizes.get(str(event.anchor), MAX_NODES)  # not there yet: of what it stands in
+    if isinstance(event, yaml.ScalarEvent):
+        return event.anchor, 1
+    anchor, size = open_nodes.pop()
+    return anchor, size + 1
 
 
 def dump_yaml(value: Any) -> str:

@@ -6,8 +6,9 @@ reader cuts them, progress and stream are those of all ranks together, and only 
 generators are each rank's own.
 """
 
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import torch
@@ -22,11 +23,13 @@ from brain.ml.random_state import RandomState, restore_random_state, take_random
 from brain.ml.schedule import Progress, RunLength
 from brain.ml.tensor_index import INDEX_FILE, SavedTensor, TensorIndex
 from tools_utilities.errors import ChangedError, DataError
+from tools_utilities.json_text import decode_json
 from tools_utilities.prepared_types import prepared
 
 STATE_VERSION = 2
 STATE_FILE = "state.json"
 MODEL, OPTIMIZER = "model/", "optimizer/"
+_Kind = TypeVar("_Kind")
 
 
 @prepared
@@ -165,10 +168,7 @@ def read_state(path: Path) -> TrainerState:
     Raises:
         DataError: another version wrote it, or a field is wrong.
     """
-    try:
-        state = msgspec.json.decode((path / STATE_FILE).read_bytes(), type=TrainerState)
-    except msgspec.DecodeError as error:
-        raise DataError(f"checkpoint {path.name}: {STATE_FILE}: {error}") from error
+    state = _decoded(path, STATE_FILE, TrainerState)
     if state.version != STATE_VERSION:
         raise DataError(
             f"checkpoint {path.name}: version {state.version}, this is version {STATE_VERSION}",
@@ -177,11 +177,24 @@ def read_state(path: Path) -> TrainerState:
     return state
 
 
+def _decoded(path: Path, name: str, kind: type[_Kind]) -> _Kind:
+    """Return what a JSON file of a checkpoint holds.
+
+    Raises:
+        DataError: it is missing, or no such JSON.
+    """
+    try:
+        return decode_json((path / name).read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError) as error:
+        raise DataError(f"checkpoint {path.name}: {name}: {error}") from error
+
+
 def load_weights(path: Path, model: nn.Module) -> None:
     """Give a model the weights of a checkpoint, each rank those it holds.
 
     Raises:
         ChangedError: names or shapes differ.
+        DataError: a file is not what the index says.
     """
     from brain.ml.sharded_tensors import ShardReader, read_into
 
@@ -201,15 +214,24 @@ def load_weights(path: Path, model: nn.Module) -> None:
 
 
 def load_checkpoint(path: Path, state: TrainerState, parts: Parts, group: ProcessGroup) -> None:
-    """Bring model, optimizer and this rank's random state back to where they were."""
+    """Bring model, optimizer and this rank's random state back to where they were.
+
+    Raises:
+        ChangedError: it is of another model.
+        DataError: it holds what no checkpoint holds.
+    """
     load_weights(path, parts.model)
     _load_optimizer(path, parts)
-    if state.scaler:
-        parts.scaler.load_state_dict(state.scaler)
-    random_file = path / checkpoint_files.rank_file(group.data_rank)
-    if random_file.exists():  # a rank that an earlier, smaller world did not have keeps its seed
-        content = msgspec.json.decode(random_file.read_bytes(), type=RandomState)
-        restore_random_state(content, parts.device)
+    name = checkpoint_files.rank_file(group.data_rank)
+    try:
+        if state.scaler:
+            parts.scaler.load_state_dict(state.scaler)
+        if (path / name).exists():  # a rank that a smaller world did not have keeps its seed
+            restore_random_state(_decoded(path, name, RandomState), parts.device)
+    except (TypeError, ValueError, KeyError, RuntimeError, OverflowError) as error:
+        raise DataError(
+            f"checkpoint {path.name}: not a state to go on from: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _shapes_differ(name: str, targets: dict[str, Tensor], saved: dict[str, SavedTensor]) -> bool:
@@ -248,6 +270,11 @@ def _load_optimizer(path: Path, parts: Parts) -> None:
             raise ChangedError(f"the optimizer's state is of another model: {name}")
         like, dtype = weights[name], dtype_of(saved.dtype)
         same = tuple(like.shape) == saved.shape
+        if not same and prod(saved.shape) > max(1, like.numel()):
+            raise ChangedError(
+                f"the optimizer's state does not fit: {slot} of {name} is {_shape_text(saved)}, "
+                f"the weight is {_shape_text(like)}"
+            )
         # Cut as its weight is, where the weight is cut over ranks.
         made = (
             torch.empty_like(like, dtype=dtype) if same else torch.empty(saved.shape, dtype=dtype)

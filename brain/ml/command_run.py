@@ -20,6 +20,7 @@ from brain.ml.session import Session
 from brain.ml.stop_request import EXIT_CODES
 from tools_utilities.activity import ACTIVITY
 from tools_utilities.errors import QuarkError
+from tools_utilities.json_text import decode_json
 from tools_utilities.process_environment import child_environment
 from tools_utilities.process_identity import identify
 
@@ -97,7 +98,7 @@ def last_step(run_dir: Path) -> dict[str, Any]:
     """Return the last step that a run has told of; nothing when it told of none."""
     for line in reversed((run_dir / METRICS_FILE).read_bytes().splitlines()):
         try:
-            event: dict[str, Any] = msgspec.json.decode(line)
+            event: dict[str, Any] = decode_json(line)
         except msgspec.DecodeError:
             continue
         if event.get("event") == "step":

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from tools_utilities.json_text import decode_json
 from tools_utilities.process_identity import ProcessIdentity, identify
 
 LET_GO_FILE = ".let-go"
@@ -43,7 +44,7 @@ class Guardians:
 
 def _has_let_go(run_dir: Path, guardian: ProcessIdentity) -> bool:
     try:
-        who = msgspec.json.decode((run_dir / LET_GO_FILE).read_bytes(), type=ProcessIdentity)
+        who = decode_json((run_dir / LET_GO_FILE).read_bytes(), type=ProcessIdentity)
     except (OSError, msgspec.DecodeError):
         return False
     # One that had died already when it was looked up has no start time any more.

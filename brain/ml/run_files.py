@@ -19,7 +19,7 @@ import msgspec
 from brain.ml.process_group import host_name
 from tools_utilities.json_text import decode_json
 from tools_utilities.prepared_types import prepared
-from tools_utilities.private_files import write_private
+from tools_utilities.private_files import read_plain, write_private
 from tools_utilities.process_identity import ProcessIdentity
 
 JOB_FILE = "job.yaml"
@@ -70,6 +70,6 @@ def write_process(run_dir: Path, process: RunProcess) -> None:
 def read_process(run_dir: Path) -> RunProcess | None:
     """Return who runs, or ran last, in a folder; None when nobody has yet."""
     try:
-        return decode_json((run_dir / PROCESS_FILE).read_bytes(), type=RunProcess)
-    except (FileNotFoundError, msgspec.DecodeError):
+        return decode_json(read_plain(run_dir / PROCESS_FILE), type=RunProcess)
+    except (OSError, msgspec.DecodeError):
         return None

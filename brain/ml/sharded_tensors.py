@@ -226,15 +226,23 @@ class ShardReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Copy what the plan names into the tensors it names."""
+        """Copy what the plan names into the tensors it names.
+
+        Raises:
+            DataError: a file does not hold what the index says.
+        """
         by_file: dict[str, list[tuple[Piece, Any]]] = {}
         for item in plan.items:
             piece = self._piece_at(item.storage_index)
             by_file.setdefault(piece.file, []).append((piece, item))
         for file, wanted in by_file.items():
-            with safe_open(self._folder / file, framework="pt") as opened:
-                for piece, item in wanted:
-                    _copy(opened, piece, item, planner)
+            try:
+                with safe_open(self._folder / file, framework="pt") as opened:
+                    for piece, item in wanted:
+                        _copy(opened, piece, item, planner)
+            except (SafetensorError, OSError) as error:
+                where = f"checkpoint {self._folder.name}: {file}"
+                raise DataError(f"{where} does not hold what the index says: {error}") from error
         future: Future[None] = Future()
         future.set_result(None)
         return future
@@ -297,5 +305,7 @@ def _copy(opened: Any, piece: Piece, item: Any, planner: LoadPlanner) -> None:
         found = opened.get_slice(piece.key)[box]
     else:
         found = opened.get_tensor(piece.key)
+    if found.shape != target.shape:  # `copy_` would repeat it
+        raise SafetensorError(f"{piece.key} is {tuple(found.shape)}, not {tuple(target.shape)}")
     target.copy_(found)
     planner.commit_tensor(item, target)

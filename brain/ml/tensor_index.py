@@ -4,14 +4,18 @@ torch.distributed.checkpoint's own metadata is a pickled object. Here the same f
 a schema, so that a checkpoint from anywhere can be looked into without running anything.
 """
 
+from math import prod
 from pathlib import Path
 
 import msgspec
 
 from tools_utilities.errors import DataError
+from tools_utilities.json_text import decode_json
 from tools_utilities.prepared_types import prepared
 
 INDEX_FILE = "tensors.json"
+_MOST = 1 << 48
+"""Along one axis."""
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,7 +50,7 @@ def read_index(folder: Path) -> TensorIndex:
         DataError: it is missing, or not what an index is.
     """
     try:
-        index = msgspec.json.decode((folder / INDEX_FILE).read_bytes(), type=TensorIndex)
+        index = decode_json((folder / INDEX_FILE).read_bytes(), type=TensorIndex)
     except FileNotFoundError as error:
         raise DataError(
             f"checkpoint {folder.name}: {INDEX_FILE} is missing",
@@ -55,8 +59,30 @@ def read_index(folder: Path) -> TensorIndex:
     except msgspec.DecodeError as error:
         raise DataError(f"checkpoint {folder.name}: {INDEX_FILE}: {error}") from error
     for name, tensor in index.tensors.items():
-        for piece in tensor.pieces:
-            # An index must not lead out of its folder.
-            if "/" in piece.file or not piece.file.endswith(".safetensors"):
-                raise DataError(f"checkpoint {folder.name}: {name} lies in {piece.file!r}")
+        wrong = _what_is_wrong(tensor)
+        if wrong:
+            raise DataError(f"checkpoint {folder.name}: {name} {wrong}")
     return index
+
+
+def _what_is_wrong(tensor: SavedTensor) -> str:
+    """Return why a tensor cannot be read as the index says; empty where it can.
+
+    What its pieces leave out would be whatever the memory held before.
+    """
+    if any(not 0 <= size <= _MOST for size in tensor.shape):
+        return f"has the shape {tensor.shape}"
+    for piece in tensor.pieces:
+        # An index must not lead out of its folder.
+        if "/" in piece.file or "\0" in piece.file or not piece.file.endswith(".safetensors"):
+            return f"lies in {piece.file!r}"
+        if len(piece.offsets) != len(tensor.shape) or len(piece.sizes) != len(tensor.shape):
+            return f"has a piece with other axes than {tensor.shape}"
+        for offset, size, whole in zip(piece.offsets, piece.sizes, tensor.shape, strict=True):
+            if min(offset, size) < 0 or offset + size > whole:
+                return f"has a piece outside of {tensor.shape}"
+    places = {piece.offsets for piece in tensor.pieces}
+    held = sum(prod(piece.sizes) for piece in tensor.pieces)
+    if held != prod(tensor.shape) or len(places) != len(tensor.pieces):
+        return f"has pieces of {held} numbers in all, and is {tensor.shape}"
+    return ""

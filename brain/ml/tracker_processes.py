@@ -17,6 +17,7 @@ from brain.ml.run_files import JOB_FILE, METRICS_FILE
 from brain.ml.tracking import trackers
 from brain.ml.training_job import TrainingJob
 from tools_utilities.errors import UsageError
+from tools_utilities.json_text import decode_json
 from tools_utilities.process_environment import OWN_PATH, child_environment, own_program
 
 FINISH_SECONDS = 60.0
@@ -83,6 +84,6 @@ def _start(job: TrainingJob, name: str) -> "subprocess.Popen[bytes]":
 
 def _message(out: bytes, code: int) -> str:
     with contextlib.suppress(msgspec.DecodeError):
-        told = msgspec.json.decode(out.splitlines()[-1] if out else b"")
+        told = decode_json(out.splitlines()[-1] if out else b"")
         return str(told["message"]).rstrip(". ")
     return f"its process ended with {code}; the log has what it said"

@@ -22,6 +22,7 @@ from brain.ml.code_versions import code_versions
 from brain.ml.run_files import METRICS_FILE
 from brain.ml.tracker import Figures, OpenTracker, TrackedRun, Tracker
 from brain.ml.training_job import TrainingJob, load_job
+from tools_utilities.json_text import decode_json
 from tools_utilities.plugins import load_plugins
 from tools_utilities.private_files import write_private
 from tools_utilities.redaction import guard_process, redact, redact_data
@@ -112,7 +113,7 @@ def _read(path: Path, offset: int, rest: bytes) -> tuple[list[dict[str, Any]], i
     events = []
     for line in lines:
         try:
-            event = msgspec.json.decode(line)
+            event = decode_json(line)
         except msgspec.DecodeError:
             continue  # torn by an earlier start that was killed
         if isinstance(event, dict):

@@ -9,9 +9,10 @@ from typing import Any
 
 import msgspec
 
+from tools_utilities.errors import UsageError
 from tools_utilities.object_store import StoreSpec
 from tools_utilities.prepared_types import prepared
-from tools_utilities.private_files import write_private
+from tools_utilities.private_files import read_plain, write_private
 
 
 class DataSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -217,5 +218,17 @@ def save_job(job: TrainingJob, path: Path) -> None:
 
 
 def load_job(path: Path) -> TrainingJob:
-    """Read a job file; an unknown or ill-typed field is msgspec.ValidationError naming it."""
-    return msgspec.yaml.decode(path.read_bytes(), type=TrainingJob)
+    """Read a job file; it may be a stranger's.
+
+    Raises:
+        msgspec.DecodeError: no such YAML, or an unknown or ill-typed field, which is named.
+        OSError: it cannot be read.
+    """
+    from tools_utilities.yaml_text import check_yaml  # PyYAML: only for who reads a job
+
+    text = read_plain(path)
+    try:
+        check_yaml(text.decode(), source=path.name)
+        return msgspec.yaml.decode(text, type=TrainingJob)
+    except (UnicodeDecodeError, UsageError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from error

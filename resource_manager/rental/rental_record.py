@@ -10,6 +10,7 @@ import msgspec
 from tools_utilities.file_locks import HeldFile
 from tools_utilities.json_text import decode_json
 from tools_utilities.prepared_types import prepared
+from tools_utilities.private_files import read_plain
 
 RENTAL_FILE, LOCK_FILE = "rental.json", ".rental.lock"
 RENTING, RUNNING, GONE, UNPROVEN = "renting", "running", "gone", "unproven"
@@ -73,8 +74,8 @@ class RentalRecord(msgspec.Struct, frozen=True, kw_only=True):
 def read_rental(run_dir: Path) -> RentalRecord | None:
     """Return what was rented for a run; None: nothing."""
     try:
-        return decode_json((run_dir / RENTAL_FILE).read_bytes(), type=RentalRecord)
-    except (FileNotFoundError, msgspec.DecodeError):
+        return decode_json(read_plain(run_dir / RENTAL_FILE), type=RentalRecord)
+    except (OSError, msgspec.DecodeError):
         return None
 
 
