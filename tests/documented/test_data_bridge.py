@@ -29,7 +29,10 @@ from tools_utilities.object_store import ObjectInfo, StoreSpec
 from tools_utilities.object_stores import memory
 
 BRIDGE = "tests/tools_utilities/test_bridge.py::"
-RENTED = "tests/resource_manager/launch_targets/test_bridge_on_vast.py::"
+ORDER, RENTING, START = (
+    f"tests/resource_manager/test_bridge_{name}.py::" for name in ("order", "renting", "start")
+)
+CHECKOUT = "tests/tools_utilities/test_bridge_checkout.py::"
 GUIDES = "tests/end_to_end/test_sharding_guides.py::"
 ASSERTED_ELSEWHERE = {
     "${VAR} expanded, missing ones an error naming all": (
@@ -56,8 +59,15 @@ ASSERTED_ELSEWHERE = {
         f"{GUIDES}test_the_guides_snippets_name_what_the_bridge_reads",
     ),
     "--use-vast runs the same pipeline on the rented machine": (
-        f"{RENTED}test_a_pipeline_runs_on_a_rented_machine_as_it_runs_here",
+        f"{ORDER}test_the_preflight_reads_the_source_and_writes_the_output",
+        f"{RENTING}test_the_cheapest_offer_is_rented_used_and_destroyed",
+        f"{START}test_a_pipeline_is_supervised_and_its_end_is_told",
     ),
+    "every setting of vast has its effect or is refused": (
+        f"{RENTING}test_every_setting_of_vast_has_its_effect",
+        f"{ORDER}test_what_means_nothing_on_a_rented_machine_is_refused_by_name",
+    ),
+    "vast.repo_url, repo_ref": (f"{CHECKOUT}test_a_branch_a_tag_and_a_commit_are_checked_out",),
 }
 
 

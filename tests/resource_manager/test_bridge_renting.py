@@ -310,6 +310,7 @@ def test_what_is_finished_already_rents_nothing(renting, fake):
     assert fake.requests == []
 
 
+@pytest.mark.nightly
 def test_a_machine_that_cannot_do_it_is_destroyed(renting, fake, boarding):
     boarding.refuses = MachineError("ssh:x cannot reach the store at 127.0.0.1:9: refused")
     with pytest.raises(MachineError, match="cannot reach the store"):
@@ -325,6 +326,7 @@ def test_an_error_over_there_is_raised_with_its_code(renting, fake, boarding):
     assert fake.ours() == []
 
 
+@pytest.mark.nightly
 def test_an_end_without_a_word_names_the_log(renting, fake, boarding):
     boarding.runs = [Run(1, event="warning", message="x")]
     with pytest.raises(PipelineError, match="ended with exit code 1 and did not say why") as caught:
@@ -333,7 +335,7 @@ def test_an_end_without_a_word_names_the_log(renting, fake, boarding):
     assert fake.ours() == []
 
 
-@pytest.mark.parametrize("always", [True, False])
+@pytest.mark.parametrize("always", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_what_cannot_be_destroyed_is_exit_7(renting, fake, boarding, always):
     """Also when the pipeline failed: what may still be billed comes first."""
     boarding.runs = [Run(0 if always else 3, event="error", exit_code=3, message="m"), Run()]
@@ -350,7 +352,12 @@ def test_what_cannot_be_destroyed_is_exit_7(renting, fake, boarding, always):
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 130)]
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.nightly),
+        pytest.param(signal.SIGHUP, 130, marks=pytest.mark.nightly),
+    ],
 )
 def test_a_signal_stops_it_and_the_machine_is_destroyed(renting, fake, boarding, number, code):
     boarding.runs = [run := Run(None)]
@@ -369,6 +376,7 @@ def test_a_signal_stops_it_and_the_machine_is_destroyed(renting, fake, boarding,
     assert (fake.made, fake.ours()) == ([7000], [])
 
 
+@pytest.mark.nightly
 def test_ctrl_c_while_the_machine_is_made_destroys_it(renting, fake):
     fake.boot = ["loading"]
 
@@ -411,7 +419,11 @@ def test_a_machine_that_was_left_running_is_watched_again(renting, fake, boardin
 
 
 @pytest.mark.parametrize(
-    "changes", [{"pipeline": {"samples_per_shard": 7}}, {"vast": {"repo_url": "https://e.org/q"}}]
+    "changes",
+    [
+        {"pipeline": {"samples_per_shard": 7}},
+        pytest.param({"vast": {"repo_url": "https://e.org/q"}}, marks=pytest.mark.nightly),
+    ],
 )
 def test_a_machine_of_other_settings_is_ended_first(renting, fake, boarding, changes):
     leave_running(renting, fake)
@@ -421,6 +433,7 @@ def test_a_machine_of_other_settings_is_ended_first(renting, fake, boarding, cha
     assert (renting.begun, fake.made, fake.ours()) == (1, [7000, 7001, 7002], [])
 
 
+@pytest.mark.nightly
 def test_a_machine_that_is_gone_is_followed_by_another(renting, fake, boarding):
     leave_running(renting, fake)
     with fake._lock:
@@ -447,6 +460,7 @@ def test_a_lost_machine_is_followed_by_the_next_offer(renting, fake, boarding):
     assert (fake.made, fake.ours()) == ([7000, 7001], [])
 
 
+@pytest.mark.nightly
 def test_a_named_offer_is_not_followed_by_another(renting, fake, boarding):
     boarding.runs = [lost_at_the_first(fake)]
     with pytest.raises(MachineError, match="the machine of offer 2 was lost") as caught:

@@ -23,6 +23,7 @@ from tools_utilities.bridge import load_settings
 from tools_utilities.bridge.pipelines import run_here
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.timeout(300),
     pytest.mark.skipif(os.geteuid() != 0, reason="a rented machine's user is root"),
 ]
@@ -218,7 +219,6 @@ def check_many(project: Project) -> None:
     assert project.shards("out") == project.shards("here")
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_pipeline_goes_on_where_it_stopped(many, bridge, fake, number):
     with subprocess.Popen(
@@ -245,7 +245,6 @@ def test_a_stopped_pipeline_goes_on_where_it_stopped(many, bridge, fake, number)
     assert settled(fake, 2)
 
 
-@pytest.mark.nightly
 def test_a_launcher_that_was_killed_is_followed_by_the_same_command(many, bridge, fake):
     with subprocess.Popen(
         many.command("run", "--use-vast"), cwd=many.folder, stderr=subprocess.DEVNULL
@@ -270,7 +269,6 @@ def second(
         yield other
 
 
-@pytest.mark.nightly
 def test_a_machine_that_is_lost_in_the_middle_is_followed_by_the_next_offer(
     many, bridge, fake, machine, second
 ):
@@ -290,7 +288,6 @@ def test_a_machine_that_is_lost_in_the_middle_is_followed_by_the_next_offer(
     check_many(many)
 
 
-@pytest.mark.nightly
 def test_an_error_over_there_is_told_with_its_code_and_the_machine_is_gone(
     project, bridge, fake, put_objects
 ):
@@ -335,7 +332,6 @@ class Ids:
 """
 
 
-@pytest.mark.nightly
 def test_a_checkout_is_cloned_over_there_and_runs_in_place_of_what_would_be_sent(
     project, bridge, fake, machine, repository
 ):
