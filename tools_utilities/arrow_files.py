@@ -84,6 +84,23 @@ class RangeFile(io.RawIOBase):
         return len(piece)
 
 
+class KeptRanges:
+    """Reads ranges of an object once: what lies within one that was read is not asked for again."""
+
+    def __init__(self, read: Callable[[int, int], bytes | memoryview]) -> None:
+        self._read = read
+        self._kept: list[tuple[int, int, memoryview]] = []
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Return bytes [start, end), kept as long as this is."""
+        for first, last, view in self._kept:
+            if first <= start and end <= last:
+                return view[start - first : end - first]
+        view = memoryview(self._read(start, end))
+        self._kept.append((start, start + len(view), view))
+        return view
+
+
 @contextmanager
 def as_record_error(key: str, what: str) -> Iterator[None]:
     """Turn what pyarrow raises into a RecordError naming the file; our own errors pass."""

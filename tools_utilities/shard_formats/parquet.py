@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tools_utilities.arrow_files import (
+    KeptRanges,
     RangeFile,
     as_record_error,
     chosen_columns,
@@ -20,7 +21,7 @@ from tools_utilities.arrow_files import (
 from tools_utilities.arrow_rows import ArrowRows, python_rows
 from tools_utilities.errors import RecordError, UsageError
 from tools_utilities.object_store import ObjectInfo
-from tools_utilities.parquet_pages import check_rows, most_rows, no_bomb
+from tools_utilities.parquet_pages import Read, check_rows, most_rows, no_bomb
 from tools_utilities.shard_format import (
     Columns,
     ReadOptions,
@@ -207,7 +208,9 @@ def _load(shard: ShardBytes, split: Split, options: ReadOptions) -> tuple[ArrowR
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    source = _open_source(shard)
+    # Page headers are looked at before anything is decoded; a shard that is not here is read once.
+    read = shard.read if shard.path is not None else KeptRanges(shard.read).read
+    source = _open_source(shard, read)
     with pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
         columns = chosen_columns(split.key, file.schema_arrow.names, options)
         schema = file.schema_arrow
@@ -217,13 +220,13 @@ def _load(shard: ShardBytes, split: Split, options: ReadOptions) -> tuple[ArrowR
         groups = range(split.start, split.end)
         key, size = split.key, shard.info.size_bytes
         check_rows(key, _num_rows(file, groups), size)
-        most = most_rows(key, file.metadata, groups, shard.read, size, columns)
+        most = most_rows(key, file.metadata, groups, read, size, columns)
         rows = ArrowRows(schema, no_bomb(key, _batches(file, split, columns, most), size))
     source.close()
     return rows, first_row
 
 
-def _open_source(shard: ShardBytes) -> Any:
+def _open_source(shard: ShardBytes, read: Read) -> Any:
     """Return a file for pyarrow: what is on disk is read there, since mapped pages count as memory."""
     import pyarrow as pa
 
@@ -231,7 +234,7 @@ def _open_source(shard: ShardBytes) -> Any:
         with contextlib.suppress(FileNotFoundError):
             return pa.OSFile(str(shard.path), "rb")
         # An entry gets its own name in the cache while it is in use; what is mapped stays what it is.
-    return RangeFile(shard.read, shard.info.size_bytes)
+    return RangeFile(read, shard.info.size_bytes)
 
 
 def _num_rows(file: "pq.ParquetFile", groups: Iterable[int]) -> int:
