@@ -228,7 +228,7 @@ def load_checkpoint(path: Path, state: TrainerState, parts: Parts, group: Proces
             parts.scaler.load_state_dict(state.scaler)
         if (path / name).exists():  # a rank that a smaller world did not have keeps its seed
             restore_random_state(_decoded(path, name, RandomState), parts.device)
-    except (TypeError, ValueError, KeyError, RuntimeError, OverflowError) as error:
+    except (TypeError, ValueError, LookupError, RuntimeError, OverflowError) as error:
         raise DataError(
             f"checkpoint {path.name}: not a state to go on from: {type(error).__name__}: {error}"
         ) from error

@@ -31,7 +31,7 @@ BEST_FILE = "best"
 """Names the checkpoint of the best validation loss."""
 LATEST_FILE = "latest"
 ALLOWED_SUFFIXES = (".safetensors", ".json")
-_NAME = re.compile(r"step-(\d{8,})")
+_NAME = re.compile(r"step-([0-9]{8,18})")
 _REPLACED = ".replaced"
 
 
