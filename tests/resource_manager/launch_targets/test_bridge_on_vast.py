@@ -1,6 +1,7 @@
 """`quark-bridge run --use-vast`, as a person types it: a provider on loopback, a real ssh server as what it rents."""
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pexpect
 import pytest
 
 from tests import servers, ssh_server, training
@@ -243,6 +245,33 @@ def test_a_stopped_pipeline_goes_on_where_it_stopped(many, bridge, fake, number)
     assert again.stdout == went_on.stdout
     assert "everything is made already; nothing was rented" in again.stderr
     assert settled(fake, 2)
+
+
+def test_ctrl_c_at_a_terminal_asks_and_what_is_kept_is_watched_again(many, bridge, fake):
+    program, *arguments = many.command("run", "--use-vast")
+    screen = pexpect.spawn(
+        program, arguments, cwd=str(many.folder), encoding="utf-8", dimensions=(40, 100),
+        timeout=120,
+    )  # fmt: skip
+    seen = io.StringIO()
+    screen.logfile_read = seen
+    screen.expect("leaves it running, and billed until its cap")
+    wait_for_shards(many, 20)
+    screen.sendintr()
+    screen.expect("k keeps it running")
+    screen.send("c")
+    screen.expect("Ctrl-C asks")
+    screen.sendintr()
+    screen.expect("k keeps it running")
+    screen.send("k")
+    screen.expect("the same command watches it")
+    screen.expect(pexpect.EOF)
+    assert screen.wait() == 0
+    assert [secret for secret in SECRETS if secret in seen.getvalue()] == []
+    assert fake.ours() == [7000]
+    assert bridge("run", "--use-vast").returncode == 0
+    assert settled(fake)
+    check_many(many)
 
 
 def test_a_launcher_that_was_killed_is_followed_by_the_same_command(many, bridge, fake):
