@@ -1,6 +1,6 @@
 """`evaluate`: the job that measures a run's checkpoint on data; it trains nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from brain.ml.run_files import JOB_FILE
 from brain.ml.training_job import TrainingJob
 from resource_manager.data_finding import DataFinder, FoundData
 from resource_manager.next_commands import runs_flag
+from resource_manager.remote_runs import bring_checkpoints
 from resource_manager.remote_settings import RENTED_ONLY
 from resource_manager.repeating import (
     ALL_STOP_RULES,
@@ -34,8 +35,12 @@ TRAINING_ONLY = frozenset(
 """Slots of `again` that an evaluation has no use for."""
 
 
-def evaluated_run(settings: Settings, slots: Mapping[str, Any]) -> tuple[RunInfo, TrainingJob]:
+def evaluated_run(
+    settings: Settings, slots: Mapping[str, Any], tell: Callable[[str], None] = lambda _line: None
+) -> tuple[RunInfo, TrainingJob]:
     """Return the run whose checkpoint is measured: the named one, else the last of that model.
+
+    What it has saved elsewhere is brought first; `tell` says what takes long.
 
     Raises:
         DataNotFoundError: there is no such run, or it has no checkpoint.
@@ -50,6 +55,8 @@ def evaluated_run(settings: Settings, slots: Mapping[str, Any]) -> tuple[RunInfo
             f"{info.name} is an evaluation: it has no weights of its own",
             hint=f"Measure again: quark again {said_run(info.name)}{runs_flag(settings)}",
         )
+    bring_checkpoints(Path(info.path), tell)
+    info = read_run(Path(info.path))
     if info.checkpoint_step is None:
         raise DataNotFoundError(
             f"{info.name} has no checkpoint yet",

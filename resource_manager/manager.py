@@ -144,7 +144,7 @@ class ResourceManager(StartActions):
     ) -> tuple[TrainingRequest, Settings]:
         from resource_manager.starting_weights import fitted, starting_weights
 
-        weights = starting_weights(request.init_from, settings, request.model)
+        weights = starting_weights(request.init_from, settings, request.model, self.console.note)
         note = f"starts from the weights of {weights.said}"
         request = msgspec.structs.replace(
             request, init_from=weights.folder, notes=(*request.notes, note)
@@ -270,7 +270,7 @@ class ResourceManager(StartActions):
     def evaluate(self, reading: Spoken) -> int:
         """Measure the loss of a run's newest checkpoint on data; trains nothing."""
         told = self._settings_of(reading, keep_relative=True)
-        measured = evaluated_run(told, reading.slots)
+        measured = evaluated_run(told, reading.slots, self.console.note)
         return self._evaluate(reading, evaluation_settings(told, *measured), measured)
 
     def _evaluate(

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from brain.ml.training_job import TrainingJob
+from resource_manager.remote_proof import prove_readable
 from resource_manager.remote_r2 import Grant, R2Tokens, grants_of, lasts_seconds
 from resource_manager.remote_session import make_session
 from tools_utilities.errors import AccessError, UsageError
@@ -51,9 +52,13 @@ def specs_of(job: TrainingJob) -> list[StoreSpec]:
 
 
 def sent_variables(
-    job: TrainingJob, environ: Callable[[], Mapping[str, str]] = environment_now
+    job: TrainingJob,
+    environ: Callable[[], Mapping[str, str]] = environment_now,
+    prove: Callable[..., None] = prove_readable,
 ) -> Sent:
     """Return the variables that the run on the job's machine is given.
+
+    `prove`: tries credentials that were made for the run, as `prove_readable` does.
 
     Raises:
         AccessError: there are no credentials here, or they have expired.
@@ -76,7 +81,7 @@ def sent_variables(
     sent = sent_for(
         specs_of(job),
         here,
-        lambda signed, s3: _session(job, signed, s3, here) if is_session else s3,
+        lambda signed, s3: _proven(job, signed, s3, here, prove) if is_session else s3,
     )
     return msgspec.structs.replace(sent, variables={**sent.variables, **variables})
 
@@ -180,6 +185,21 @@ def _s3(specs: list[StoreSpec]) -> Sent:
     return Sent(variables=variables, long_lived=tuple(variables))
 
 
+def _proven(
+    job: TrainingJob,
+    signed: list[StoreSpec],
+    found: Sent,
+    here: Mapping[str, str],
+    prove: Callable[..., None],
+) -> Sent:
+    """Return a session that has read the run's data."""
+    sent = _session(job, signed, found, here)
+    if sent is not found:
+        s3 = [spec for spec in signed if _scheme(spec) in S3_SCHEMES]
+        prove(job, sent.variables, sent.grants, {spec: travelling_spec(spec) for spec in s3})
+    return sent
+
+
 def _session(
     job: TrainingJob, signed: list[StoreSpec], found: Sent, here: Mapping[str, str]
 ) -> Sent:
@@ -190,16 +210,16 @@ def _session(
         parent = found.variables["AWS_ACCESS_KEY_ID"]
         made, ends = R2Tokens(here).make(grants, parent, lasts_seconds(job.max_seconds))
         return Sent(variables=made, expires_at=ends, grants=grants)
-    made = make_session(job, signed[0].profile, signed[0].region) if signed else None
-    if made is None:
+    if not signed:
         return found
+    answer = make_session(job, signed[0].profile, signed[0].region)
     return Sent(
         variables={
-            "AWS_ACCESS_KEY_ID": made["AccessKeyId"],
-            "AWS_SECRET_ACCESS_KEY": made["SecretAccessKey"],
-            "AWS_SESSION_TOKEN": made["SessionToken"],
+            "AWS_ACCESS_KEY_ID": answer["AccessKeyId"],
+            "AWS_SECRET_ACCESS_KEY": answer["SecretAccessKey"],
+            "AWS_SESSION_TOKEN": answer["SessionToken"],
         },
-        expires_at=made["Expiration"],
+        expires_at=answer["Expiration"],
     )
 
 

@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from brain.ml.checkpoint_files import step_of
+from brain.ml.checkpoint_files import list_checkpoints, step_of
 from brain.ml.run_files import CHECKPOINTS_FOLDER
 from resource_manager.launch_places import asked_target
 from resource_manager.remote_record import read_record
 from resource_manager.rental.rental_record import read_rental
 from resource_manager.runs import RunInfo, read_run, stop_run, wait_stopped
-from tools_utilities.errors import QuarkError
+from tools_utilities.errors import MachineError, QuarkError
 
 Tell = Callable[[str], None]
 AT_ONCE = 8
@@ -74,6 +74,24 @@ def current_run(info: RunInfo, tell: Tell, *, whole: bool = False) -> RunInfo:
         with asked_target(run_dir, tell) as target:
             target.collect(run_dir)
     return read_run(run_dir)
+
+
+def bring_checkpoints(run_dir: Path, tell: Tell) -> None:
+    """Bring what a run elsewhere has saved, if it has ended; where something is here, that will do.
+
+    Raises:
+        MachineError: nothing is here, and its machine is out of reach.
+    """
+    if not is_elsewhere(run_dir):
+        return
+    bring_up_to_date([run_dir], tell)
+    try:
+        with asked_target(run_dir, tell) as target:
+            target.collect(run_dir)
+    except MachineError as error:
+        if not list_checkpoints(run_dir / CHECKPOINTS_FOLDER):
+            raise
+        tell(f"{run_dir.name}: {error}; what was brought before is used")
 
 
 def stop_anywhere(run_dir: Path, tell: Tell) -> None:

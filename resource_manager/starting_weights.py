@@ -1,5 +1,6 @@
 """`finetune`: the checkpoint whose weights a run starts from, and the settings that fit it."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from brain.ml.checkpoint_files import list_checkpoints
 from brain.ml.run_files import CHECKPOINTS_FOLDER, JOB_FILE
 from brain.ml.training_job import TrainingJob, load_job
 from resource_manager.job_making import init_folder
+from resource_manager.remote_runs import bring_checkpoints
 from resource_manager.repeating import job_of
 from resource_manager.runs import list_runs, out_dir_of
 from tools_utilities.errors import DataNotFoundError
@@ -44,8 +46,15 @@ class StartingWeights(msgspec.Struct, frozen=True, kw_only=True):
     """What the new run's settings must be for the weights to fit."""
 
 
-def starting_weights(text: str | None, settings: Settings, model: str | None) -> StartingWeights:
+def starting_weights(
+    text: str | None,
+    settings: Settings,
+    model: str | None,
+    tell: Callable[[str], None] = lambda _line: None,
+) -> StartingWeights:
     """Return the named checkpoint, or the newest of a run of `model` (None: of any model).
+
+    What a run elsewhere has saved is brought first; `tell` says what takes long.
 
     Raises:
         UsageError: no such run or folder.
@@ -54,6 +63,7 @@ def starting_weights(text: str | None, settings: Settings, model: str | None) ->
     if text is None:
         text = last_run_of(settings, model)
     folder = Path(init_folder(text, settings))
+    bring_checkpoints(folder, tell)
     checkpoints = folder / CHECKPOINTS_FOLDER
     found = list_checkpoints(checkpoints) if checkpoints.is_dir() else [folder]
     if not found:

@@ -56,6 +56,7 @@ def test_figures_are_typed_then_the_plan_is_asked_about(make_screen, fake, tmp_p
     assert (fake.made, (tmp_path / "runs").exists()) == ([], False)
 
 
+@pytest.mark.nightly
 def test_ctrl_c_at_the_question_ends_it(make_screen, fake, tmp_path):
     screen = make_screen()
     screen.until("cost an hour, in dollars?")

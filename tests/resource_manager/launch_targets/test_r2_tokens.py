@@ -12,9 +12,11 @@ import pytest
 
 from brain.ml.training_job import CheckpointTarget, DataSource, Remote, TrainingJob
 from resource_manager.remote_credentials import expiry_warning, sent_variables, travelling_spec
+from resource_manager.remote_proof import prove_readable
 from resource_manager.remote_r2 import Grant, R2Tokens, account_of, grants_of, lasts_seconds
 from resource_manager.remote_shipping import shipment_of
 from tests import training
+from tests.fakes import Reply, Request, StubS3, xml_error
 from tools_utilities.errors import AccessError, QuarkError, UsageError
 from tools_utilities.object_store import StoreSpec, open_store
 from tools_utilities.redaction import is_secret_name
@@ -25,6 +27,10 @@ TOKEN = "r2-canary-token-0123456789"
 STORE = StoreSpec(uri="r2://genomes", endpoint_url=ENDPOINT, region="auto")
 BOX = Remote(where="ssh:gpu-box", credentials="session")
 LOST = "lost"
+
+
+def unproven(*_: Any) -> None:
+    """The data is nowhere."""
 
 
 class Cloudflare:
@@ -110,7 +116,7 @@ def checkpoints_in(bucket: str, prefix: str = "saved/fox-1/") -> CheckpointTarge
 
 
 def test_a_run_that_only_reads_gets_one_credential_that_only_reads(cloudflare, here, make_r2_job):
-    sent = sent_variables(make_r2_job(), lambda: here)
+    sent = sent_variables(make_r2_job(), lambda: here, unproven)
     assert cloudflare.asked == [
         (
             f"/client/v4/accounts/{ACCOUNT}/r2/temp-access-credentials",
@@ -135,7 +141,7 @@ def test_what_is_read_cannot_be_written_where_checkpoints_go_to_the_same_bucket(
     cloudflare, here, make_r2_job
 ):
     job = make_r2_job(checkpoints=checkpoints_in("genomes"))
-    sent = sent_variables(job, lambda: here)
+    sent = sent_variables(job, lambda: here, unproven)
     asked = [(body["permission"], body["prefixes"]) for _, body in cloudflare.asked]
     assert asked == [("object-read-only", ["d/"]), ("object-read-write", ["saved/fox-1/"])]
     assert sent.variables["AWS_SECRET_ACCESS_KEY"] == "secretAccessKey-1"
@@ -198,7 +204,7 @@ def test_a_refusal_is_one_line_that_holds_no_token(cloudflare, here, make_r2_job
     with pytest.raises(
         AccessError, match=f"no session could be made for the run.*{said}"
     ) as caught:
-        sent_variables(make_r2_job(), lambda: here)
+        sent_variables(make_r2_job(), lambda: here, unproven)
     assert TOKEN not in str(caught.value) + str(caught.value.hint) + repr(caught.value.detail)
     assert "\n" not in str(caught.value)
     assert "CLOUDFLARE_API_TOKEN" in str(caught.value.hint)
@@ -259,6 +265,57 @@ def test_without_a_token_or_a_safe_address_nobody_is_asked(
 )
 def test_a_store_is_known_as_r2_by_its_endpoint(url, account):
     assert account_of(StoreSpec(uri="s3://b", endpoint_url=url)) == account
+
+
+@pytest.fixture
+def bucket_at(make_r2_job):
+    """Return `bucket_at(stub)`: proves as usual, but where a stub is."""
+
+    def make(stub: StubS3) -> Callable[..., None]:
+        def prove(job: Any, variables: Any, grants: Any, specs: Any) -> None:
+            moved = {
+                spec: msgspec.structs.replace(one, endpoint_url=stub.url)
+                for spec, one in specs.items()
+            }
+            prove_readable(job, variables, grants, moved)
+
+        return prove
+
+    return make
+
+
+def test_what_was_made_has_read_a_byte_of_the_data_before_it_is_sent(here, make_r2_job, bucket_at):
+    other = msgspec.structs.replace(STORE, uri="r2://held-out")
+    job = make_r2_job(val=(DataSource(store=other, prefix="val/"),))
+    seen: list[tuple[str, str, str]] = []
+
+    def note(request: Request) -> None:
+        key = request.headers["authorization"].partition("Credential=")[2].partition("/")[0]
+        seen.append((key, request.headers["x-amz-security-token"], request.path))
+
+    with StubS3({"d/train-0": b"data", "val/0": b"data"}, note) as stub:
+        sent_variables(job, lambda: here, bucket_at(stub))
+    assert seen == [
+        ("accessKeyId-1", "token-1", "/genomes"),
+        ("accessKeyId-1", "token-1", "/genomes/d/train-0"),
+        ("accessKeyId-2", "token-2", "/held-out"),
+        ("accessKeyId-2", "token-2", "/held-out/val/0"),
+    ]
+
+
+@pytest.mark.parametrize("denied", ["list", "get"])
+def test_what_was_made_and_cannot_read_is_told_before_anything_starts(
+    here, make_r2_job, bucket_at, denied
+):
+    def refuse(request: Request) -> Reply | None:
+        is_it = bool(request.key) == (denied == "get")
+        return xml_error(403, "AccessDenied", "no") if is_it else None
+
+    with (
+        StubS3({"d/train-0": b"data"}, refuse) as stub,
+        pytest.raises(AccessError, match=r"cannot read r2://genomes/d/train-: .*AccessDenied"),
+    ):
+        sent_variables(make_r2_job(), lambda: here, bucket_at(stub))
 
 
 def test_an_endpoint_of_the_environment_counts(make_r2_job, aws_environment):

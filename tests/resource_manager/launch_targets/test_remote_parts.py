@@ -220,7 +220,7 @@ def test_a_session_is_made_for_the_run_alone(tmp_path, aws_environment, moto_end
     aws_environment.setenv("AWS_ENDPOINT_URL_STS", moto_endpoint)
     remote = msgspec.structs.replace(BOX, credentials="session")
     job = job_of(tmp_path, remote=remote, max_seconds=60.0)
-    sent = sent_variables(job)
+    sent = sent_variables(job, prove=lambda *_: None)
     assert sent.variables["AWS_SESSION_TOKEN"]
     assert sent.variables["AWS_SECRET_ACCESS_KEY"] != os.environ["AWS_SECRET_ACCESS_KEY"]
     assert sent.long_lived == ()
@@ -234,6 +234,23 @@ def test_a_session_is_made_for_the_run_alone(tmp_path, aws_environment, moto_end
     aws_environment.setenv("AWS_MAX_ATTEMPTS", "1")
     with pytest.raises(AccessError, match="no session could be made"):
         sent_variables(job)
+
+
+def test_a_session_has_read_the_data_before_it_is_sent(
+    tmp_path, aws_environment, moto_endpoint, make_bucket, put_objects
+):
+    for service in ("STS", "S3"):
+        aws_environment.setenv(f"AWS_ENDPOINT_URL_{service}", moto_endpoint)
+    bucket = make_bucket(moto_endpoint)
+    put_objects(moto_endpoint, bucket, {"d/train-0": b"", "d/train-1": b"data"})
+    remote = msgspec.structs.replace(BOX, credentials="session")
+    there = DataSource(store=StoreSpec(uri=f"s3://{bucket}", region="us-east-1"), prefix="d/")
+    assert sent_variables(job_of(tmp_path, remote=remote, train=(there,))).expires_at is not None
+    gone = msgspec.structs.replace(
+        there, store=StoreSpec(uri=f"s3://{bucket}-x", region="us-east-1")
+    )
+    with pytest.raises(AccessError, match=r"cannot read s3://\S+-x/d/: .*NoSuchBucket"):
+        sent_variables(job_of(tmp_path, remote=remote, train=(there, gone)))
 
 
 def test_a_session_may_do_what_the_run_does_and_no_more(tmp_path):

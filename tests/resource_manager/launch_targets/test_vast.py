@@ -542,7 +542,9 @@ def test_losses_end_somewhere(fake, target, make_rented, ssh):
     assert (len(fake.made), fake.ours()) == (4, [])
 
 
-def test_a_loss_without_another_offer_is_told(fake, target, make_rented, ssh):
+@pytest.mark.parametrize("host", [1001, None])
+def test_a_loss_without_another_offer_is_told(fake, target, make_rented, ssh, host):
+    fake.offers = [offer(1, machine_id=host)]  # the same one is still offered
     ssh.run = Run(ends_with=None)
     run = launched(target, make_rented())
     wait_for(run._running.is_set, 10)
