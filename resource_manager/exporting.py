@@ -14,6 +14,7 @@ from resource_manager.accelerators import Accelerators
 from resource_manager.export_format import Export, ExportFormat
 from resource_manager.quark_wheel import Wheel, build_wheel
 from resource_manager.remote_credentials import GOOGLE_KEY, S3_SCHEMES
+from resource_manager.remote_r2 import Grant
 from resource_manager.remote_shipping import check_shipping, shipment_of
 from tools_utilities.console import SCHEMA, Console
 from tools_utilities.errors import InputNeededError, UsageError
@@ -107,8 +108,12 @@ def check_new(folder: Path) -> None:
         )
 
 
-def exported(job: TrainingJob, target: ExportFormat, asked: Asked) -> Exported:
+def exported(
+    job: TrainingJob, target: ExportFormat, asked: Asked, grants: tuple[Grant, ...] = ()
+) -> Exported:
     """Return a job as it runs there, the files that go with it, and Quark where it is shipped.
+
+    `grants`: credentials that were made for the run, which its stores are named by.
 
     Raises:
         InputNeededError: nothing says which GPUs, and the scheduler must know.
@@ -129,7 +134,7 @@ def exported(job: TrainingJob, target: ExportFormat, asked: Asked) -> Exported:
     if target.ships:
         check_travels(job, target.name)
         shipment = shipment_of(
-            job, str(PurePosixPath(target.run_root, job.name)), target.cache_folder
+            job, str(PurePosixPath(target.run_root, job.name)), target.cache_folder, grants
         )
         job, files, wheel = shipment.job, shipment.files, build_wheel(_extras(job))
     if files and not target.sends_files:

@@ -109,7 +109,7 @@ class SkyTarget:
             accelerators=scheduled_accelerators(terms.gpus or 0),
             facts=plan_facts(packed, self._offer, price, _spent(job)),
             warnings=(expiry,) if expiry else (),
-            price=price,
+            price=price if price.dollars_per_hour else None,
             starts=path is not None,
         )
 

@@ -36,7 +36,7 @@ def wish_of(slots: Mapping[str, Any]) -> Wish:
     if where not in ("vast", "local"):
         raise UsageError(
             f"where={where}: only the offers of vast can be listed by this version",
-            hint="Say: offers on vast.",
+            hint="Say: offers on vast. SkyPilot lists those of clouds: sky gpus list H100 --infra aws.",
         )
     nodes = slots.get("nodes") or 1
     if nodes != 1:

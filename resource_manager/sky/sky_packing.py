@@ -40,7 +40,7 @@ def packed_of(job: TrainingJob, held: Held, sent: Sent, terms: RentalTerms, wher
         UsageError: it needs what is only on this machine.
     """
     asked = Asked(gpus=terms.gpus or 0, gpu_type=terms.gpu_type, spot=terms.spot)
-    made = exported(job, SkyPilot(held.folder), asked)
+    made = exported(job, SkyPilot(held.folder), asked, sent.grants)
     return Packed(job=job, made=made, held=held, sent=sent, where=where, terms=terms)
 
 

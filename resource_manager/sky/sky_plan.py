@@ -103,7 +103,7 @@ def _machines(packed: Packed, offer: SkyOffer | None) -> str:
     terms, nodes = packed.terms, packed.job.nodes
     each = f"{terms.gpus} x {terms.gpu_type}" if terms.gpus else "no GPU"
     parts = [packed.where if offer is None else offer.place]
-    parts += [] if offer is None else [offer.instance]
+    parts += [] if offer is None or offer.instance == "-" else [offer.instance]
     parts += [each, *([f"{nodes} nodes"] * (nodes > 1)), *(["spot"] * terms.spot)]
     if offer is None:
         return " · ".join(
@@ -115,26 +115,29 @@ def _machines(packed: Packed, offer: SkyOffer | None) -> str:
 def _money(
     packed: Packed, offer: SkyOffer | None, price: Price, spent: float
 ) -> Sequence[tuple[str, str]]:
-    terms, rate = packed.terms, price.dollars_per_hour
+    rate = price.dollars_per_hour
     lasts = human_seconds(price.max_seconds or 0.0)
     end = f"ended after {lasts}, by this command and by itself"
     if not rate or not has_price(packed.where):
         return (("price", "SkyPilot knows none there"), ("cap", end))
-    all_nodes = f" for {packed.job.nodes} nodes" if packed.job.nodes > 1 else ""
     most = (price.max_seconds or 0.0) / 3600 * rate
     said = "" if price.max_dollars is None else f" of the ${price.max_dollars:g} that were said"
     said += f", ${spent:.2f} are spent" if spent else ""
-    by = "at most, as said" if terms.spot or price.basis.startswith("the highest") else (
-        f"as {price.basis} has it, without disk and traffic"
-    )  # fmt: skip
-    shown = rate if offer is None or terms.spot else offer.price_hour or rate
     return (
-        (
-            "price",
-            f"${shown:.2f} an hour{all_nodes} {by}; SkyPilot takes none that is dearer there",
-        ),
+        ("price", f"{_rate_text(packed, offer, price)}; none that is dearer"),
         ("cap", f"at most ${most:.2f}{said}: {end}"),
     )
+
+
+def _rate_text(packed: Packed, offer: SkyOffer | None, price: Price) -> str:
+    rate, nodes = price.dollars_per_hour, packed.job.nodes
+    hour = f"an hour for {nodes} nodes" if nodes > 1 else "an hour"
+    if offer is None or not offer.price_hour:
+        return f"${rate:.2f} {hour} at most, as said"
+    now = (
+        f"${offer.price_hour:.2f} an hour as SkyPilot's catalogue has it, without disk and traffic"
+    )
+    return f"{now}, at most ${rate:.2f}, as said" if packed.terms.spot else now
 
 
 def _sends(packed: Packed) -> str:

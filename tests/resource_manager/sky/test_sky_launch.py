@@ -37,7 +37,7 @@ def test_a_run_is_launched_held_to_the_plan_and_nothing_is_left(sky, target, mak
     machine = target.look(job)
     facts = dict(machine.facts)
     assert facts["sky"].startswith("AWS (us-east-1) · m6i.large · 2 x A100 · the cheapest")
-    assert facts["price"].startswith("$2.00 an hour as SkyPilot's catalogue for AWS (us-east-1)")
+    assert facts["price"].startswith("$2.00 an hour as SkyPilot's catalogue has it")
     assert "at most $15.00 of the $15 that were said: ended after 7 h 30 min" in facts["cap"]
     assert "AWS_SECRET_ACCESS_KEY" in facts["sends"]
     assert (machine.accelerators.cards, sky.machines()) == (2, [])
@@ -227,7 +227,8 @@ def test_a_spot_machine_is_a_managed_job_held_to_the_price_that_was_said(
 ):
     job = make_cloud_job(terms={"spot": True})
     facts = dict(target.look(job).facts)
-    assert "at most, as said" in facts["price"]
+    assert facts["price"].startswith("$0.03 an hour as SkyPilot's catalogue has it")
+    assert "at most $2.00, as said; none that is dearer" in facts["price"]
     assert "SkyPilot starts it again there" in facts["if lost"]
     assert "controller" in facts["at the end"]
     assert target.launch(target.plan(job)).wait(60) == 0
@@ -286,6 +287,16 @@ def test_without_the_program_the_task_is_written_and_the_command_said(
     assert sky.calls == []
     with pytest.raises(UsageError):
         target.launch(target.plan(job))
+
+
+def test_ones_own_kubernetes_has_a_time_and_no_price(sky, target, make_cloud_job):
+    own = {"max_price_hour": None, "max_cost": None}
+    machine = target.look(make_cloud_job("k8s", terms=own, max_seconds=3600.0))
+    facts = dict(machine.facts)
+    assert facts["sky"].startswith("Kubernetes (lab) · no GPU")
+    assert (facts["price"], machine.price) == ("SkyPilot knows none there", None)
+    assert facts["cap"] == "ended after 1 h 45 min, by this command and by itself"
+    assert sky.machines() == []
 
 
 def test_checkpoints_must_have_a_store(target, make_cloud_job):

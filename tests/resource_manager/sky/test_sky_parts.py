@@ -9,10 +9,13 @@ import pytest
 import yaml
 
 from resource_manager.exporting import Asked
+from resource_manager.remote_credentials import Sent
+from resource_manager.remote_r2 import READ, WRITE, Grant
 from resource_manager.remote_settings import has_price, infra_of, is_cloud, remote_of
 from resource_manager.sky.sky_keeper import name_of
 from resource_manager.sky.sky_mirror import SkyMirror
 from resource_manager.sky.sky_offer import SkyOffer, chosen_offer, infras_of, is_place
+from resource_manager.sky.sky_packing import packed_of
 from resource_manager.sky.sky_plan import cap_of, rate_of
 from resource_manager.sky.sky_program import Answer, dotenv, find_sky, json_in, plain
 from resource_manager.sky.sky_run import told_code
@@ -187,6 +190,23 @@ def test_names_are_such_as_skypilot_takes():
     assert name_of("Füchse_2 §", "0") == "quark-f-chse-2-0"
     assert name_of("x" * 90) == f"quark-{'x' * 24}"
     assert Asked().gpus == 0
+
+
+def test_credentials_that_were_made_for_the_run_are_named_by_its_stores(make_cloud_job):
+    job = make_cloud_job()
+    bucket = job.train[0].store.uri.removeprefix("s3://")
+    made = [
+        Grant(
+            account="a", bucket=bucket, permission=kind, prefixes=(), keys=f"QUARK_STORE_{number}"
+        )
+        for number, kind in enumerate((READ, WRITE), 2)
+    ]
+    sent = Sent(variables={"A": "1"}, grants=tuple(made))
+    held = Held(infra="aws", price_hour=1.0, folder="/q")
+    there = packed_of(job, held, sent, job.remote.terms, "aws").made.export.job
+    assert there.train[0].store.keys == "QUARK_STORE_2"
+    assert there.checkpoints is not None
+    assert there.checkpoints.store.keys == "QUARK_STORE_3"
 
 
 # What is said to the program, and what it says.

@@ -142,7 +142,7 @@ def test_two_nodes_are_one_run(project, quark, store, sky, machine, tmp_path):
     done = quark(sentence(store, "for 6 steps on 2 nodes"), "--yes")
     assert done.returncode == 0, done.stderr
     assert "2 nodes" in done.stderr
-    assert "$0.20 an hour for 2 nodes" in done.stderr
+    assert "$0.20 an hour for 2 nodes as SkyPilot's catalogue has it" in done.stderr
     assert sky.machines() == []
     run_dir = project / "runs/fox-1"
     assert read_run(run_dir).step == 6
