@@ -86,6 +86,7 @@ class VastRenter:
         rented.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         keeper = self._left_running(rented, api)
         if keeper is None:
+            self._console.note("reading from the source and writing to the output with what is sent")
             done = self._begins(rented, self._here())
             if done is not None:
                 self._console.note("everything is made already; nothing was rented")

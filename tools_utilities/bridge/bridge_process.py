@@ -57,7 +57,7 @@ def reporter(
             return
         said_at = clock()
         share = ""
-        if dealt.done_bytes is not None and dealt.total_bytes:
+        if dealt.done_bytes and dealt.total_bytes:  # it counts whole blocks that lie behind
             share = f" · {dealt.done_bytes / dealt.total_bytes:.0%} of the source"
         say(f"{dealt.samples:,} samples{share}\n")
 
