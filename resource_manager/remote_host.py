@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 import msgspec
@@ -28,7 +29,11 @@ from tools_utilities.json_text import decode_json
 SSH = "ssh"
 GREETING_LINES = 200
 """Lines that a login there may say before the helper speaks."""
+KNOWN_HOSTS = ".known_hosts"
+"""In the folder of a run on a rented machine; ssh writes to it, so no job may name another file."""
 PIECE_BYTES = 1 << 20
+ANSWER_BYTES, PAYLOAD_BYTES = 8 << 20, 4 * PIECE_BYTES
+"""What an answer may be, and what comes behind it."""
 LAST_WORDS_BYTES = 1 << 16
 END_SECONDS = 5.0
 # Read from standard input: nothing of it has to be quoted for whatever shell is there.
@@ -175,6 +180,8 @@ class RemoteHost:
         if not self._may_ask:
             options += ["-o", "BatchMode=yes"]
         if self.remote.known_hosts is not None:
+            if Path(self.remote.known_hosts).name != KNOWN_HOSTS:
+                raise UsageError(f"{self.remote.known_hosts}: no file for the keys of machines")
             file = self.remote.known_hosts.replace("%", "%%")
             options += [
                 "-o",
@@ -199,9 +206,9 @@ class RemoteHost:
                 raise self._too_old(old)
             first = {"op": "enter", "folder": self.remote.folder, "payload": 0}
             answer, _ = _exchange(process, msgspec.json.encode(first) + b"\n")
+            self.folder, self.home = _two_paths(answer)
         except (OSError, EOFError, ValueError) as error:
             raise self._broken(process, "connect") from error
-        self.folder, self.home = answer["folder"], answer["home"]
         self._may_ask = False  # whatever comes later is in the middle of something
         return process
 
@@ -275,15 +282,28 @@ class RemoteHost:
 def _exchange(process: "subprocess.Popen[bytes]", data: bytes) -> tuple[dict[str, Any], bytes]:
     _write(process, data)
     output: Any = process.stdout
-    line = output.readline()
+    # The machine may be anybody's, as rented ones are: it gets no more of our memory than an answer takes.
+    line = output.readline(ANSWER_BYTES)
     if not line:
         raise EOFError
-    answer = decode_json(line)
-    count = answer.pop("payload")
+    try:
+        answer = decode_json(line, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from error
+    count = answer.pop("payload", None)
+    if type(count) is not int or not 0 <= count <= PAYLOAD_BYTES:
+        raise ValueError(f"an answer with a payload of {count!r}")
     body = output.read(count)
     if len(body) < count:
         raise EOFError
     return answer, body
+
+
+def _two_paths(answer: Mapping[str, Any]) -> tuple[str, str]:
+    folder, home = answer.get("folder"), answer.get("home")
+    if not isinstance(folder, str) or not isinstance(home, str):
+        raise ValueError("an answer without folders")  # noqa: TRY004 - of a machine, not of our own code
+    return folder, home
 
 
 def _write(process: "subprocess.Popen[bytes]", data: bytes) -> None:

@@ -8,7 +8,7 @@ as it does where it is written.
 import hashlib
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -18,11 +18,24 @@ from brain.ml.run_files import CHECKPOINTS_FOLDER, LOG_FILE, METRICS_FILE
 from resource_manager.launch_target import RunStatus
 from resource_manager.remote_host import PIECE_BYTES, RemoteHost
 from resource_manager.remote_record import RemoteRecord, write_record
-from tools_utilities.errors import DataError
+from tools_utilities.errors import DataError, MachineError
 
+MOST_LISTED = 64 << 20
+"""Bytes of a checkpoint's list of files."""
 FULL_BYTES = 1 << 20
 """A disk with less room than this counts as full."""
 LOST = "its processes are gone and left no word: ended from outside, or the machine started anew"
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """What the helper says of a run."""
+
+    metrics: Annotated[int, msgspec.Meta(ge=0)]
+    log: Annotated[int, msgspec.Meta(ge=0)]
+    state: str
+    code: int | None = None
+    free_bytes: int | None = None
+    checkpoints: tuple[tuple[str, str], ...] = ()
 
 
 class RunMirror:
@@ -49,9 +62,10 @@ class RunMirror:
                 log=self._length(LOG_FILE) - self.record.log_base,
                 most=PIECE_BYTES,
             )
+            answer = self._checked(answer)
             self._append(METRICS_FILE, data[: answer["metrics"]])
             self._append(LOG_FILE, data[answer["metrics"] :])
-            self._checkpoints = [(name, told) for name, told in answer["checkpoints"]]
+            self._checkpoints = list(answer["checkpoints"])
             if answer["state"] not in ("ended", "lost"):
                 break  # what comes meanwhile is for the next look
         return self._status(answer)
@@ -93,6 +107,22 @@ class RunMirror:
                 self.record, state=status.state, exit_code=status.exit_code, collected=collected
             ),
         )
+
+    def _checked(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Return an answer as plain data of the right kinds; the machine may be anybody's.
+
+        Raises:
+            MachineError: it is not what the helper says.
+        """
+        try:
+            told = msgspec.convert(answer, _Answer)
+        except msgspec.ValidationError as error:
+            raise MachineError(
+                f"{self.record.remote.where}: an answer that makes no sense: {error}",
+                where=self.record.remote.where, phase="read",
+            ) from error  # fmt: skip
+        named = [one for one in told.checkpoints if checkpoint_files.step_of(one[0]) is not None]
+        return {**msgspec.structs.asdict(told), "checkpoints": named}
 
     def _status(self, answer: dict[str, Any]) -> RunStatus:
         state, code = str(answer["state"]), answer["code"]
@@ -143,6 +173,8 @@ class _Fetch:
             raise DataError(f"{name} is no name of a checkpoint")
         self.hidden = checkpoint_files.begin(folder, step)
         self._waiting: list[str] = [COMPLETE_FILE]
+        self._sizes = {COMPLETE_FILE: MOST_LISTED}
+        """Of each file, what it may have."""
 
     def bring_piece(self, host: RemoteHost) -> bool:
         """Bring the next piece; returns whether all are here."""
@@ -150,13 +182,17 @@ class _Fetch:
         path = self.hidden / name
         offset = path.stat().st_size if path.exists() else 0
         _, data = host.ask("file", path=f"{self._there}/{name}", offset=offset, most=PIECE_BYTES)
+        if offset + len(data) > self._sizes[name]:
+            raise DataError(f"{self.name}: {name} is larger than it says")
         with path.open("ab") as file:
             file.write(data)
         if len(data) < PIECE_BYTES:
             self._waiting.pop(0)
             if name == COMPLETE_FILE:
                 # Its names are checked: nothing lands outside the folder.
-                self._waiting += checkpoint_files.read_complete(self.hidden).files
+                listed = checkpoint_files.read_complete(self.hidden).files
+                self._sizes = {each: record.size_bytes for each, record in listed.items()}
+                self._waiting += listed
         return not self._waiting
 
     def discard(self) -> None:
