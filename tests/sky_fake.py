@@ -42,7 +42,7 @@ OPTIONS: dict[str, dict[str, bool]] = {
     "down": {"--yes": False},
     "status": {**OUTPUT, "--refresh": False},
     "jobs launch": SAME,
-    "jobs queue": {**OUTPUT, "--verbose": False, "--all": False},
+    "jobs queue": {**OUTPUT, "--verbose": False, "--all": False, "--refresh": False},
     "jobs cancel": {"--yes": False, "--name": True},
     "jobs logs": {**LOGS, "--name": True},
     "api status": {**OUTPUT, "--cluster": True},
@@ -188,6 +188,8 @@ def chosen(fake: Fake, task: dict[str, Any]) -> dict[str, Any] | None:
         rows = [row for row in rows if not row["cost"] or row["cost"] / nodes <= most]
     if "infra" not in asked:
         rows = [row for row in rows if row["cost"]]
+    # GPUs that are billed beside the instance, which the highest price is not compared with.
+    rows = [{**row, "cost": row["cost"] + row.get("beside", 0.0)} for row in rows]
     return min(rows, key=lambda row: float(row["cost"]), default=None)
 
 
@@ -430,7 +432,12 @@ def status(fake: Fake, given: argparse.Namespace) -> int:
     return 0
 
 
-def queue(fake: Fake, _given: argparse.Namespace) -> int:
+def queue(fake: Fake, given: argparse.Namespace) -> int:
+    if given.refresh:
+        fake.write("controller", "up")
+    elif fake.read("controller", "up") == "stopped":
+        print("sky.exceptions.ClusterNotUpError: the controller is stopped")
+        return 1
     records = []
     for place in (fake.folder / "managed").glob("*"):
         record = fake.job_record(place)

@@ -189,7 +189,10 @@ class ManagedJob:
 
     def stands(self) -> RunStatus:
         """As of SkyLife."""
-        listed = self._listed()
+        try:
+            listed = self._listed()
+        except MachineError:
+            listed = self._listed(wake=True)  # idle, it stops, and says nothing any more
         if not listed:
             return RunStatus(state=LOST, why=f"{self.machine} is not in the list")
         status = str(listed[0].get("status"))
@@ -212,22 +215,23 @@ class ManagedJob:
 
     def destroy(self) -> tuple[str, ...]:
         """As of SkyLife."""
-        if any(not _is_over(one) for one in self._listed()):
+        if any(not _is_over(one) for one in self._listed(wake=True)):
             self._sky.ask(sky_words.cancel_job(self.name), limit_seconds=self._times.end)
         return self.there()
 
     def there(self) -> tuple[str, ...]:
         """As of SkyLife."""
         waiting = _waiting(self._sky, None)  # first, as for a cluster
-        listed = self._listed()
+        listed = self._listed(wake=True)
         left = [f"{self.machine} ({one.get('status')})" for one in listed if not _is_over(one)]
         if listed:
             return tuple(left)
         # Whose they are nobody can tell before they have made a job.
         return (*left, *(f"request {number} for a managed job" for number in waiting))
 
-    def _listed(self) -> list[Mapping[str, Any]]:
-        found = self._sky.read(sky_words.jobs())
+    def _listed(self, *, wake: bool = False) -> list[Mapping[str, Any]]:
+        limit = self._times.end if wake else None
+        found = self._sky.read(sky_words.jobs(wake=wake), limit_seconds=limit)
         return [one for one in found if one.get("job_name") == self.name]
 
 

@@ -10,7 +10,7 @@ from resource_manager.launch_target import Price
 from resource_manager.remote_settings import has_price, infra_of
 from resource_manager.rental.rental_terms import cap_seconds
 from resource_manager.sky import sky_words
-from resource_manager.sky.sky_offer import SkyOffer, chosen_offer, infras_of
+from resource_manager.sky.sky_offer import HALF_CENT, SkyOffer, chosen_offer, infras_of
 from resource_manager.sky.sky_packing import Packed
 from resource_manager.sky.sky_program import Answer, Sky
 from resource_manager.sky.sky_task import IDLE_MINUTES, dry_text
@@ -73,6 +73,14 @@ def find_offer(sky: Sky, packed: Packed, task: Path) -> SkyOffer:
         raise MachineError(
             f"SkyPilot finds nothing that fits on {packed.where}: {first.last_words}",
             hint="`sky check` says which clouds it may use, `sky gpus list` what there is.",
+        )
+    most = packed.terms.max_price_hour
+    if most is not None and offer.price_hour > most + HALF_CENT:
+        # Its own cap is of the instance, to which GCP adds the GPUs.
+        raise MachineError(
+            f"the cheapest that SkyPilot finds on {packed.where} is {offer.place} at"
+            f" ${offer.price_hour:.2f} an hour, and ${most:g} were said",
+            hint="Say a higher price, another cloud, or spot.",
         )
     # Which of them is right SkyPilot itself says; it may also be dearer there.
     for infra in infras_of(offer.place):

@@ -141,13 +141,13 @@ class Sky:
             if time.monotonic() > deadline:
                 raise MachineError(f"{_said(words)} has not ended after {limit:.0f} s")
 
-    def read(self, words: sky_words.Words) -> Any:
+    def read(self, words: sky_words.Words, *, limit_seconds: float | None = None) -> Any:
         """Return the JSON that it answers with.
 
         Raises:
             MachineError: it answers with none.
         """
-        answer = self.ask(words)
+        answer = self.ask(words, limit_seconds=limit_seconds)
         found = json_in(answer.text)
         if answer.code or found is None:
             raise MachineError(f"{_said(words)}: {answer.last_words}")

@@ -70,9 +70,10 @@ def status(name: str) -> Words:
     return ("status", "--refresh", "--output", "json", name)
 
 
-def jobs() -> Words:
-    """Every managed job there ever was."""
-    return ("jobs", "queue", "--verbose", "--all", "--output", "json")
+def jobs(*, wake: bool = False) -> Words:
+    """Every managed job there ever was; `wake`: SkyPilot's controller, which stops when it is idle."""
+    refresh = ("--refresh",) if wake else ()
+    return ("jobs", "queue", "--verbose", "--all", *refresh, "--output", "json")
 
 
 def requests(name: str | None = None) -> Words:

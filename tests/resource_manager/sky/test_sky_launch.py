@@ -6,11 +6,18 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import yaml
 
 from brain.ml.training_job import TrainingJob
 from resource_manager.launch_target import WritesTasks
 from resource_manager.launch_targets.sky import SkyTarget
-from resource_manager.rental.rental_record import RENTING, UNPROVEN, read_rental, write_rental
+from resource_manager.rental.rental_record import (
+    RENTING,
+    RUNNING,
+    UNPROVEN,
+    read_rental,
+    write_rental,
+)
 from resource_manager.rental.rented_run import RentedRun
 from resource_manager.runs import read_events, read_run
 from resource_manager.sky.sky_orphans import check_launched
@@ -32,15 +39,17 @@ def secrets_in(folder: Path) -> list[Path]:
     return [path for path in files if any(text in path.read_bytes() for text in texts)]
 
 
-def test_a_run_is_launched_held_to_the_plan_and_nothing_is_left(sky, target, make_cloud_job):
+def test_a_run_is_launched_held_to_the_plan_and_nothing_is_left(
+    sky, target, make_cloud_job, machine
+):
     job = make_cloud_job(terms={"gpus": 2, "gpu_type": "A100"}, processes=2, batch_size=8)
-    machine = target.look(job)
-    facts = dict(machine.facts)
+    found = target.look(job)
+    facts = dict(found.facts)
     assert facts["sky"].startswith("AWS (us-east-1) · m6i.large · 2 x A100 · the cheapest")
     assert facts["price"].startswith("$2.00 an hour as SkyPilot's catalogue has it")
     assert "at most $15.00 of the $15 that were said: ended after 7 h 30 min" in facts["cap"]
     assert "AWS_SECRET_ACCESS_KEY" in facts["sends"]
-    assert (machine.accelerators.cards, sky.machines()) == (2, [])
+    assert (found.accelerators.cards, sky.machines()) == (2, [])
 
     run = target.launch(target.plan(job))
     assert run.wait(60) == 0
@@ -71,6 +80,7 @@ def test_a_run_is_launched_held_to_the_plan_and_nothing_is_left(sky, target, mak
     # The canary is in no argument and in no file here or on the machine.
     assert CANARY not in json.dumps(sky.calls)
     assert secrets_in(run_dir) == []
+    assert secrets_in(machine) == []
     assert {stat.S_IMODE(path.stat().st_mode) for path in (run_dir / "sky").iterdir()} == {0o600}
 
 
@@ -256,6 +266,22 @@ def test_a_managed_job_is_stopped_and_its_end_is_read_back(sky, target, make_clo
 
 
 @pytest.mark.nightly
+def test_a_controller_that_stopped_when_it_was_idle_is_woken_for_the_last_word(
+    sky, target, make_cloud_job
+):
+    job = make_cloud_job(terms={"spot": True})
+    assert launched(target, job).wait(60) == 0
+    record = read_rental(Path(job.run_dir))
+    assert record is not None
+    # As it stands when nobody watched its end.
+    write_rental(Path(job.run_dir), msgspec.structs.replace(record, state=RUNNING, ended_at=None))
+    sky.write("controller", "stopped")
+    later = target.for_command(lambda _line: None)
+    assert later.status(Path(job.run_dir)).state == "ended"
+    assert len(sky.called("jobs", "queue", "--verbose", "--all", "--refresh")) >= 1
+
+
+@pytest.mark.nightly
 def test_a_managed_job_whose_machines_may_be_left_is_exit_7(sky, make_cloud_job):
     target = SkyTarget(times=msgspec.structs.replace(TIMES, end=0.5))
     sky.write("schedule_state", "ALIVE")  # it does not say that they are removed
@@ -306,10 +332,30 @@ def test_checkpoints_must_have_a_store(target, make_cloud_job):
     assert target.plan(make_cloud_job(checkpoints=None, evaluate_only=True)).price is not None
 
 
+@pytest.mark.nightly
 def test_what_is_dearer_than_was_said_is_not_found(sky, target, make_cloud_job):
     with pytest.raises(MachineError, match=r"finds nothing that fits on aws.*No launchable"):
         target.look(make_cloud_job(terms={"max_price_hour": 0.09}))
     assert sky.machines() == []
+
+
+def test_what_is_dearer_with_its_gpus_is_not_taken(sky, target, make_cloud_job):
+    row = {"cloud": "GCP", "region": "us-central1", "instance": "n1", "price": 0.1, "spot": 0.1}
+    sky.write("catalogue", [{**row, "beside": 2.5}])
+    with pytest.raises(MachineError, match=r"GCP \(us-central1\) at \$2.60 an hour, and \$2 were"):
+        target.look(make_cloud_job("gcp"))
+
+
+@pytest.mark.nightly
+def test_a_zone_is_told_from_a_region_by_skypilot(sky, target, make_cloud_job):
+    row = {"cloud": "AWS", "region": "us-east-1", "instance": "m6i", "price": 0.1, "spot": 0.05}
+    sky.write("catalogue", [{**row, "zone": "us-east-1a"}])
+    job = make_cloud_job()
+    target.look(job)
+    target.written(job, Path(job.run_dir) / "task")
+    task = yaml.safe_load((Path(job.run_dir) / "task/task.yaml").read_text())
+    assert task["resources"]["infra"] == "aws/*/us-east-1a"
+    assert task["resources"]["max_hourly_cost"] == 0.105
 
 
 def test_an_old_skypilot_is_refused(target, make_cloud_job, sky, tmp_path):

@@ -104,7 +104,7 @@ def every_line() -> list[sky_words.Words]:
         *(sky_words.logs("n", follow=follow) for follow in (True, False)),
         *(sky_words.job_logs("n", follow=follow) for follow in (True, False)),
         sky_words.job_status("n"), sky_words.cancel("n"), sky_words.cancel_job("n"), sky_words.down("n"),
-        sky_words.status("n"), sky_words.jobs(), sky_words.requests("n"), sky_words.requests(),
+        sky_words.status("n"), sky_words.jobs(wake=True), sky_words.requests("n"), sky_words.requests(),
         sky_words.drop_request("0"),
     ]  # fmt: skip
 
