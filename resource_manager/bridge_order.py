@@ -29,7 +29,7 @@ from tools_utilities.remote_keys import REMOTE_KEYS
 
 VAST = "vast"
 LEAST_DISK_GB = 10.0
-PACKAGES = ("install", "inherit")
+CHOICES = {"packages": ("install", "inherit"), "credentials": ("send", "session")}
 HUB = "hf://"
 HUB_TOKEN = "HF_TOKEN"  # noqa: S105 - the name of a variable
 STATE_FOLDER = Path(".local/state/quark/bridge")
@@ -67,7 +67,7 @@ class RentedPipeline(msgspec.Struct, frozen=True, kw_only=True):
     def identity(self) -> str:
         """Tells one order from another."""
         place = msgspec.structs.replace(self.remote, terms=None)
-        parts = (self.order, sorted(self.sent.variables), self.terms.image, place)
+        parts = (self.order, self.terms.image, place)
         return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
@@ -111,6 +111,7 @@ def rented_pipeline(
             where=VAST,
             python=vast.python,
             packages=vast.packages,
+            credentials=vast.credentials,
             folder="~/.quark" if vast.workdir is None else f"{vast.workdir.rstrip('/')}/.quark",
             terms=terms,
         ),
@@ -189,8 +190,11 @@ def _terms_of(vast: VastSettings) -> RentalTerms:
     disk_gb = float(_DEFAULTS["rental_disk_gb"]) if vast.storage_gb is None else vast.storage_gb
     if not LEAST_DISK_GB <= disk_gb < float("inf"):
         raise UsageError(f"vast.storage_gb={disk_gb:g}: at least {LEAST_DISK_GB:g}")
-    if vast.packages not in PACKAGES:
-        raise UsageError(f"vast.packages={vast.packages}", hint=f"Known: {', '.join(PACKAGES)}.")
+    for name, known in CHOICES.items():
+        if getattr(vast, name) not in known:
+            raise UsageError(
+                f"vast.{name}={getattr(vast, name)}", hint=f"Known: {', '.join(known)}."
+            )
     return RentalTerms(
         gpus=None,
         max_price_hour=vast.max_price_usd_hour,

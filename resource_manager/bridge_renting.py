@@ -15,6 +15,7 @@ from brain.ml.run_files import LOG_FILE, METRICS_FILE
 from resource_manager.bridge_boarding import PipelineCargo, pipeline_wheel
 from resource_manager.bridge_order import RentedPipeline, rented_pipeline
 from resource_manager.bridge_preflight import begun
+from resource_manager.bridge_session import session_grant, with_session
 from resource_manager.bridge_watch import PipelineWatch
 from resource_manager.launch_target import Price, RunHandle
 from resource_manager.remote_credentials import expiry_warning
@@ -50,6 +51,7 @@ ORDER_FILE = "order"
 """What tells the order of the machine that was rented last."""
 AGAIN = "Run the same command again: it goes on where it stopped."
 STOPPED = (130, 143)
+SESSION = "session"
 Begins = Callable[[RentedPipeline, Mapping[str, str]], dict[str, Any] | None]
 
 
@@ -86,7 +88,11 @@ class VastRenter:
         rented.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         keeper = self._left_running(rented, api)
         if keeper is None:
-            self._console.note("reading from the source and writing to the output with what is sent")
+            if rented.remote.credentials == SESSION:
+                rented = with_session(rented, self._here())
+            self._console.note(
+                "reading from the source and writing to the output with what is sent"
+            )
             done = self._begins(rented, self._here())
             if done is not None:
                 self._console.note("everything is made already; nothing was rented")
@@ -95,7 +101,10 @@ class VastRenter:
         return self._watched(rented, RentedRun(keeper))
 
     def _rented(self, settings: BridgeSettings, prefix: str | None) -> RentedPipeline:
-        return rented_pipeline(settings, prefix, self._here(), Path.home())
+        rented = rented_pipeline(settings, prefix, self._here(), Path.home())
+        if rented.remote.credentials == SESSION:
+            session_grant(rented.order.settings)  # refused before anybody is asked
+        return rented
 
     def _api(self, settings: BridgeSettings) -> RentalApi:
         """Return the account of `vast.api_key`, else of the environment, which alone says the address."""
@@ -182,7 +191,11 @@ class VastRenter:
         order, sent = rented.order, rented.sent
         size = human_bytes(len(pipeline_wheel(rented).data))
         names = [f"Quark ({size}) and the settings", *sorted(sent.variables)]
-        names += [f"long-lived: {', '.join(sent.long_lived)}"] if sent.long_lived else []
+        long_lived = sent.long_lived
+        if rented.remote.credentials == SESSION:
+            names.append("a session for its folders alone, made when it is rented")
+            long_lived = tuple(name for name in long_lived if not name.startswith("AWS_"))
+        names += [f"long-lived: {', '.join(long_lived)}"] if long_lived else []
         code = f"{order.repo_url} at {order.repo_ref or 'its usual branch'}, cloned over there"
         warning = expiry_warning(sent, price.max_seconds)
         warnings = [warning] if warning else []

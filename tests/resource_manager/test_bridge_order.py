@@ -36,6 +36,7 @@ def order(tmp_path: Path, here: dict[str, str] | None = None, **changes: Any) ->
         ({"vast": {"max_hours": float("nan")}}, UsageError, "vast.max_hours=nan"),
         ({"vast": {"storage_gb": 5.0}}, UsageError, "vast.storage_gb=5: at least 10"),
         ({"vast": {"packages": "all"}}, UsageError, "vast.packages=all"),
+        ({"vast": {"credentials": "none"}}, UsageError, "vast.credentials=none"),
         ({"vast": {"workdir": ""}}, UsageError, "vast.workdir '': not a folder"),
         ({"vast": {"workdir": "work"}}, UsageError, "vast.workdir 'work'"),
         ({"vast": {"repo_ref": "v1"}}, UsageError, "there is no vast.repo_url"),
@@ -167,8 +168,8 @@ def test_the_preflight_has_the_keys_that_are_sent_and_no_others():
 @pytest.mark.parametrize(
     ("objects", "refused", "code", "said"),
     [
-        ({}, "", 3, "no data files here"),
-        ({"in/a.jsonl": b"{oops\n"}, "", 3, "a.jsonl"),
+        pytest.param({}, "", 3, "no data files here", marks=pytest.mark.nightly),
+        pytest.param({"in/a.jsonl": b"{oops\n"}, "", 3, "a.jsonl", marks=pytest.mark.nightly),
         ({"in/a.jsonl": b'{"id": 1}\n'}, "PUT", 4, "AccessDenied"),
     ],
 )

@@ -149,6 +149,8 @@ class Renting:
     def __init__(self, fake: RentalFake, home: Path) -> None:
         self.fake, self.home, self.terminal = fake, home, Terminal()
         self.begun = 0
+        self.sent: list[str] = []
+        self.here: dict[str, str] = {}
         self.begins_with: dict[str, Any] | QuarkError | None = None
 
     @property
@@ -163,11 +165,15 @@ class Renting:
     @property
     def renter(self) -> VastRenter:
         return VastRenter(
-            self.terminal, times=TIMES, here=lambda: {"VAST_URL": self.fake.url}, begins=self._begin
+            self.terminal,
+            times=TIMES,
+            here=lambda: {"VAST_URL": self.fake.url, **self.here},
+            begins=self._begin,
         )
 
-    def _begin(self, _rented, _here):
+    def _begin(self, rented, _here):
         self.begun += 1
+        self.sent.append(rented.sent.variables.get("AWS_SESSION_TOKEN", ""))
         if isinstance(self.begins_with, QuarkError):
             raise self.begins_with
         return self.begins_with

@@ -41,6 +41,8 @@ class VastSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The Python over there."""
     packages: str = "install"
     """`install` what is needed over there, or `inherit` what that Python has."""
+    credentials: str = "send"
+    """`send` the keys, or a `session` that R2 makes of them for this pipeline alone."""
 
     def __repr__(self) -> str:
         return f"VastSettings(offer_id={self.offer_id}, image={self.image})"  # never the key
