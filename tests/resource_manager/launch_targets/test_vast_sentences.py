@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(os.geteuid() != 0, reason="a rented machine's user is root"),
 ]
-PROGRAM = [sys.executable, "-m", "tools_utilities.scripts.quark_cli"]
+PROGRAM = [sys.executable, "-m", "tools_utilities.scripts.quark_cli", "--yes"]
 ROOT = Path(__file__).parents[3]
 Quark = Callable[..., "subprocess.CompletedProcess[str]"]
 
