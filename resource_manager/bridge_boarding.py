@@ -17,14 +17,22 @@ from resource_manager.remote_host import RemoteHost
 from resource_manager.remote_install import installed
 from resource_manager.remote_mirror import RunMirror
 from resource_manager.remote_preflight import check_installer, check_reach
-from resource_manager.remote_record import RemoteRecord, read_record, write_record
+from resource_manager.remote_record import (
+    REMOTE_FILE,
+    RemoteRecord,
+    read_record,
+    write_record,
+)
 from resource_manager.remote_run import Connect, RemoteRun
 from resource_manager.rental.cargo import Tell
 from tools_utilities.bridge.checkout import NOT_NEEDED
 from tools_utilities.bridge.rented_process import ORDER_VARIABLE
 from tools_utilities.errors import MachineError, UsageError
+from tools_utilities.private_files import write_private
 from tools_utilities.terminal_text import human_bytes
 
+ORDER_FILE = "order"
+"""What tells the order of the machine that was rented last."""
 LEAST_FREE_BYTES = 2_000_000_000
 """Packages, and shards on their way."""
 
@@ -38,13 +46,29 @@ class PipelineCargo:
         self.terms, self.remote, self.max_seconds = rented.terms, rented.remote, rented.max_seconds
         self.only_offer = rented.offer_id is not None
         self.goes_on = "Run the same command again: it goes on where it stopped."
+        self._begun = False
 
     def boarding(self, remote: Remote, tell: Tell, deadline_seconds: float) -> "PipelineBoarding":
-        """As of Cargo."""
+        """As of Cargo; whoever asks has the rental's lock."""
+        if not self._begun:
+            self._begun = True
+            begin_records(self.rented)
         return PipelineBoarding(self.rented, remote, tell, deadline_seconds)
+
+    def again(self, remote: Remote, tell: Tell) -> "PipelineBoarding":
+        """Return the way to a machine that runs it already."""
+        self._begun = True
+        return PipelineBoarding(self.rented, remote, tell, 1.0)
 
     def lost(self) -> None:
         """As of Cargo: its progress is beside its output, where the next one finds it."""
+
+
+def begin_records(rented: RentedPipeline) -> None:
+    """Note which order it is, and forget what earlier machines have said."""
+    for name in (LOG_FILE, METRICS_FILE, REMOTE_FILE):
+        (rented.folder / name).unlink(missing_ok=True)
+    write_private(rented.folder / ORDER_FILE, rented.identity.encode())
 
 
 class PipelineBoarding:

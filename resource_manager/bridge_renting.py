@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from brain.ml.run_files import LOG_FILE, METRICS_FILE
-from resource_manager.bridge_boarding import PipelineCargo, pipeline_wheel
+from brain.ml.run_files import LOG_FILE
+from resource_manager.bridge_boarding import ORDER_FILE, PipelineCargo, pipeline_wheel
 from resource_manager.bridge_order import RentedPipeline, rented_pipeline
 from resource_manager.bridge_preflight import begun
 from resource_manager.bridge_session import session_grant, with_session
@@ -43,12 +43,9 @@ from tools_utilities.bridge.pipelines import PipelineError
 from tools_utilities.bridge.program import plan_lines
 from tools_utilities.console import Console
 from tools_utilities.errors import MachineError, RunStoppedError, UsageError
-from tools_utilities.private_files import write_private
 from tools_utilities.process_environment import environment_now
 from tools_utilities.terminal_text import human_bytes
 
-ORDER_FILE = "order"
-"""What tells the order of the machine that was rented last."""
 AGAIN = "Run the same command again: it goes on where it stopped."
 STOPPED = (130, 143)
 SESSION = "session"
@@ -137,11 +134,7 @@ class VastRenter:
         self._console.note(*_lines((("source", _source(rented)), ("into", rented.output), *facts)))
         for text in warnings:
             self._console.warn(text)
-        keeper = LaunchKeeper(PipelineCargo(rented), offer, api, self._times)
-        for name in (LOG_FILE, METRICS_FILE, REMOTE_FILE):
-            (rented.folder / name).unlink(missing_ok=True)  # of an earlier machine
-        write_private(rented.folder / ORDER_FILE, rented.identity.encode())
-        return keeper
+        return LaunchKeeper(PipelineCargo(rented), offer, api, self._times)
 
     def _offer(self, api: RentalApi, rented: RentedPipeline) -> tuple[Offer, int]:
         """Return the offer that is rented, and how many there are.
@@ -240,7 +233,7 @@ class _FoundKeeper(MachineKeeper):
         self._number = self._record.instances[-1] if self._record.instances else 0
         if record is None:
             raise UsageError(f"{self._cargo.name}: nothing was launched on its machine")
-        self._boarding = boarding = self._pipeline.boarding(record.remote, run.tell, 1.0)
+        self._boarding = boarding = self._pipeline.again(record.remote, run.tell)
         return boarding.attach()
 
     def again(self, run: RentedRun) -> RunHandle:

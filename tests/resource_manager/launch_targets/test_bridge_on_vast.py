@@ -317,6 +317,33 @@ def test_a_machine_that_is_lost_in_the_middle_is_followed_by_the_next_offer(
     check_many(many)
 
 
+@pytest.mark.parametrize("requests", [3, 4, 6])
+def test_a_launcher_that_is_killed_while_it_rents_is_cleaned_up_after(
+    project, bridge, fake, requests
+):
+    """In the creation, while the machine is made, and when it has begun to run."""
+    holder: list[subprocess.Popen[bytes]] = []
+    seen: list[str] = []
+
+    def kills(method: str, _path: str) -> None:
+        seen.append(method)
+        if len(seen) == requests:
+            training.wait_for(lambda: bool(holder), 30)
+            holder[0].kill()
+
+    fake.on_request = kills
+    command = project.command("run", "--use-vast")
+    with subprocess.Popen(command, cwd=project.folder, stderr=subprocess.DEVNULL) as started:
+        holder.append(started)
+        assert started.wait(120) == -signal.SIGKILL
+    training.wait_for(lambda: fake.ours() == [7000], 30)
+    fake.on_request = lambda _method, _path: None
+    done = bridge("run", "--use-vast")
+    assert done.returncode == 0, done.stderr
+    assert "of an earlier command: instance 7000 is destroyed" in done.stderr
+    assert settled(fake, 2)
+
+
 def test_an_error_over_there_is_told_with_its_code_and_the_machine_is_gone(
     project, bridge, fake, put_objects
 ):
