@@ -22,7 +22,10 @@ lint: $(STAMP)
 
 # Known weaknesses of every pinned version. Asks an advisory service: without one it fails, and says so.
 audit: $(STAMP)
-	$(BIN)/python -m pip_audit --requirement constraints.txt --no-deps --disable-pip --strict
+	@$(BIN)/python -m pip_audit --requirement constraints.txt --no-deps --disable-pip --strict || { \
+		echo "make audit: NOT PASSED. Either a weakness is known of a version, or pypi.org's advisories could not" >&2; \
+		echo "be asked (no network, or a mirror without them: \"not found on PyPI\"). Nothing was audited then." >&2; \
+		exit 1; }
 
 # Installs the extras too, so that all of them can be asked.
 licences: $(STAMP)

@@ -1,5 +1,6 @@
 """What is done with runs that exist: list, show, stop, and the job that resumes one."""
 
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,7 +26,7 @@ from resource_manager.runs import (
     run_dirs_of,
 )
 from tools_utilities.console import Console
-from tools_utilities.errors import InputNeededError, UsageError
+from tools_utilities.errors import ChangedError, InputNeededError, UsageError
 from tools_utilities.run_words import said_run
 from tools_utilities.settings import Settings
 from tools_utilities.terminal_text import (
@@ -160,6 +161,7 @@ def resumed_job(
     said = f"{said_run(info.name)}{runs_flag(settings)}"
     if info.status == "running":
         raise UsageError(f"{info.name} is running", hint=f"`quark show {said}` says how it is.")
+    check_program(settings, job, info.name)
     if job.evaluate_only:
         raise UsageError(
             f"{info.name} is an evaluation: there is nothing to resume",
@@ -178,6 +180,25 @@ def resumed_job(
     return msgspec.structs.replace(
         job, **changes, run_dir=info.path, resume="auto" if begins else "latest", from_step=step
     ), info
+
+
+def check_program(settings: Settings, job: TrainingJob, name: str) -> None:
+    """Refuse a run that would start what this project does not name: its folder may be a stranger's.
+
+    Raises:
+        ChangedError: its program is another than the one of that name here, or is in another folder.
+    """
+    if job.command is not None and settings.models.get(job.model) != tuple(job.command):
+        raise ChangedError(
+            f"{name} runs `{shlex.join(job.command)}`, and quark.yaml here does not say so",
+            hint=f"If it is yours, write it there: models: {{{job.model}: {{command: …}}}}",
+        )
+    folder = job.project_dir
+    if folder is not None and Path(folder).resolve() != settings.root.resolve():
+        raise ChangedError(
+            f"{name} takes its program from {folder}, and this project is {settings.root}",
+            hint=f"If it is yours, go there, or say it: --override root={shlex.quote(folder)}",
+        )
 
 
 def _changes(settings: Settings, job: TrainingJob, info: RunInfo) -> dict[str, Any]:

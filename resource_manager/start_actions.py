@@ -19,10 +19,33 @@ from resource_manager.remote_settings import TermsNeededError
 from resource_manager.training_request import request_from
 from tools_utilities.console import SCHEMA
 from tools_utilities.errors import InputNeededError, UsageError
+from tools_utilities.project_file import PROJECT_FILE
 from tools_utilities.settings import Settings
 from tools_utilities.terminal_text import Line, with_commands
 
 T = TypeVar("T")
+SENDING = ("where", "remote_env")
+"""Settings that decide who gets credentials."""
+
+
+def refuse_unsaid_place(job: TrainingJob, plan: Plan) -> None:
+    """Refuse to send credentials to a machine that the project alone names, where nobody is asked.
+
+    A quark.yaml may be a stranger's; on a terminal the plan shows what is sent, and is asked about.
+
+    Raises:
+        InputNeededError: naming the setting, and how to say it.
+    """
+    if job.remote is None:
+        return
+    for setting in plan.settings:
+        if setting.name in SENDING and setting.why == PROJECT_FILE:
+            said = setting.value if isinstance(setting.value, str) else ",".join(setting.value)
+            raise InputNeededError(
+                f"{setting.name}={said} stands in {PROJECT_FILE} alone, and what this machine's stores are read"
+                " with would be sent",
+                hint=f"Say it yourself: --override {setting.name}={said}, or QUARK_{setting.name.upper()}.",
+            )
 
 
 def _cost(machine: Machine, plan: Plan) -> list[tuple[str, str]]:
@@ -114,6 +137,8 @@ class StartActions(DataActions):
     def _confirmed(
         self, question: str, job: TrainingJob | None = None, plan: Plan | None = None
     ) -> bool:
+        if job is not None and plan is not None and not self._asks:
+            refuse_unsaid_place(job, plan)
         if self.console.about.yes:
             return True
         if not self.console.can_ask:
@@ -136,6 +161,10 @@ class StartActions(DataActions):
             return True
         self.console.note("Nothing was started.")
         return False
+
+    @property
+    def _asks(self) -> bool:
+        return self.console.can_ask and not self.console.about.yes
 
     def _launched(self, job: TrainingJob, plan: Plan | None, flag: str) -> int:
         target = self._launch_target(job)
