@@ -38,9 +38,12 @@ def import_all():
     import obstore.store
 
     from brain.ml.dataset_shards import stream_loader, token_collate
+    from tools_utilities.object_store import store_schemes
     from tools_utilities.scripts import dataset_discovery, s3_streaming_manager
+    from tools_utilities.shard_format import shard_formats
     from tools_utilities.shard_formats import jsonl, tokens
 
+    store_schemes(), shard_formats()  # plug-ins are modules too
     return (
         awscrt.checksums, boto3, obstore.store, stream_loader, token_collate,
         dataset_discovery, s3_streaming_manager, jsonl, tokens,

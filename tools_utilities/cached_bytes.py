@@ -1,31 +1,9 @@
-"""ShardBytes over a cache entry, and any ShardBytes as a binary file."""
+"""Any ShardBytes as a binary file."""
 
 import io
-from pathlib import Path
 from typing import Any
 
-from tools_utilities.cached_file import CachedFile
-from tools_utilities.object_store import ObjectInfo
 from tools_utilities.shard_format import ShardBytes
-
-
-class CachedShardBytes:
-    """The mapped, leased entry of one object."""
-
-    path: Path | None
-
-    def __init__(self, info: ObjectInfo, file: CachedFile) -> None:
-        self.info = info
-        self.path = file.path
-        self._file = file
-
-    def read(self, start: int, end: int) -> memoryview:
-        """Return bytes [start, end), clipped to the end; no copy."""
-        return self._file.view[start:end]
-
-    def close(self) -> None:
-        """Let the entry be evicted; slices given out stay valid."""
-        self._file.close()
 
 
 class ShardFile(io.RawIOBase):

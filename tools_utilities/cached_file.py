@@ -92,16 +92,34 @@ class CachedFile:
         self.path = path
         self._file: HeldFile | LentFile | None = file
         # The mapping outlives the file's name, so even a deleted entry stays readable.
-        self.view = memoryview(
-            mmap.mmap(file.fd, size_bytes, prot=mmap.PROT_READ) if size_bytes else b""
-        )
+        self._mapped = mmap.mmap(file.fd, size_bytes, prot=mmap.PROT_READ) if size_bytes else None
+        self.view = memoryview(b"" if self._mapped is None else self._mapped)
+
+    def forget(self, start: int, end: int) -> None:
+        """Take bytes [start, end) out of this process's memory until they are read again."""
+        if self._mapped is not None:
+            forget_range(self._mapped, start, end)
+
+    def touch(self) -> None:
+        """Record that it was used until now: what is open is not evicted, what was long open is."""
+        if self._file is not None:
+            touch(self._file.fd, os.fstat(self._file.fd))
 
     def close(self) -> None:
         """Let the entry be evicted; slices of `view` stay valid. Safe to call twice."""
         self.view = memoryview(b"")
+        self._mapped = None
         file, self._file = self._file, None
         if file is not None:
             file.close()
+
+
+def forget_range(mapped: mmap.mmap, start: int, end: int) -> None:
+    """Let go of the pages that lie wholly within bytes [start, end) of a mapping, and of a last one."""
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = len(mapped) if end >= len(mapped) else end // mmap.PAGESIZE * mmap.PAGESIZE
+    if first < last and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
 def touch(fd: int, status: os.stat_result) -> None:

@@ -9,6 +9,7 @@ from tools_utilities.checksum import crc32c, decode_crc32c
 from tools_utilities.errors import IntegrityError, ObjectReplacedError
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.object_stores.local import LocalStore
+from tools_utilities.open_objects import OpenObjects
 from tools_utilities.shard_bytes import FileShardBytes
 from tools_utilities.shard_format import ShardBytes
 from tools_utilities.stream_statistics import StreamStatistics
@@ -21,10 +22,17 @@ class InPlaceReader:
         self.store = store
         self._statistics = statistics
         self._checked: set[ObjectInfo] = set()
+        self._objects = OpenObjects()
 
     def open_shard(self, info: ObjectInfo) -> ShardBytes:
-        """Map a file, if it is still the one that was listed."""
+        """Map a file, if it is still the one that was listed; what is open here is that."""
         started = time.monotonic()
+        shard = self._objects.hold(info) or self._map(info)
+        self._statistics.add(objects_from_cache=1, bytes_from_cache=info.size_bytes)
+        self._statistics.loaded(time.monotonic() - started)
+        return shard
+
+    def _map(self, info: ObjectInfo) -> ShardBytes:
         found = self.store.head(info.key)
         if found.size_bytes != info.size_bytes or info.etag not in {None, found.etag}:
             raise ObjectReplacedError(
@@ -35,9 +43,7 @@ class InPlaceReader:
             )
         shard = FileShardBytes(self._path(info.key), info=info)
         self._check(info, shard)
-        self._statistics.add(objects_from_cache=1, bytes_from_cache=info.size_bytes)
-        self._statistics.loaded(time.monotonic() - started)
-        return shard
+        return self._objects.add(info, shard)[0]
 
     def _check(self, info: ObjectInfo, shard: ShardBytes) -> None:
         """Compare with a manifest's checksum, once."""

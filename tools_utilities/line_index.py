@@ -95,14 +95,20 @@ def line_starts(view: memoryview, passed: Callable[[int], None] = no_pages) -> O
     A last line without LF counts; nothing follows a final LF. `passed` is told what was gone through.
     """
     dtype = np.uint32 if len(view) < 1 << 32 else np.uint64
-    parts, base = [np.zeros(1, dtype)], 0
+    parts = []
     for piece in _pieces(view):
-        parts.append((np.flatnonzero(piece == ord("\n")) + (base + 1)).astype(dtype))
-        base += len(piece)
+        parts.append((piece == ord("\n")).nonzero()[0])
         passed(len(piece))
-    starts = np.concatenate(parts)
-    if int(starts[-1]) != len(view):
-        starts = np.append(starts, np.array([len(view)], dtype))
+    num_ends, has_rest = sum(map(len, parts)), bool(len(view)) and view[-1] != ord("\n")
+    starts: Offsets = np.empty(1 + num_ends + has_rest, dtype)
+    starts[0], first = 0, 1
+    # As few steps over arrays as there can be: at each the interpreter's lock may be lost.
+    for number, ends in enumerate(parts):
+        last = first + len(ends)
+        np.add(ends, number * _PIECE_BYTES + 1, out=starts[first:last], casting="unsafe")
+        first = last
+    if has_rest:
+        starts[-1] = len(view)
     return starts
 
 

@@ -3,6 +3,7 @@
 import mmap
 from pathlib import Path
 
+from tools_utilities.cached_file import forget_range
 from tools_utilities.errors import DataNotFoundError, IntegrityError
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.open_files import check_open_files
@@ -57,21 +58,28 @@ class FileShardBytes:
                 key=self.info.key,
             )
         self._mapped = mapped
-        self._view = memoryview(b"" if mapped is None else mapped)
+        self.view = memoryview(b"" if mapped is None else mapped)
 
     def read(self, start: int, end: int) -> memoryview:
         """Return bytes [start, end), clipped to the end; no copy."""
-        return self._view[start:end]
+        return self.view[start:end]
+
+    def forget(self, start: int, end: int) -> None:
+        """Take bytes [start, end) out of this process's memory until they are read again."""
+        if self._mapped is not None:
+            forget_range(self._mapped, start, end)
+
+    def touch(self) -> None:
+        """Nothing is recorded: the file is its owner's."""
 
     def forget_pages(self) -> None:
         """Take what was read out of this process's memory; it is read again when used again.
 
         For a single pass over a file larger than memory.
         """
-        if self._mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self._mapped.madvise(mmap.MADV_DONTNEED)
+        self.forget(0, self.info.size_bytes)
 
     def close(self) -> None:
         """Let go of the mapping; it goes when the last view given out does."""
         self._mapped = None
-        self._view = memoryview(b"")
+        self.view = memoryview(b"")

@@ -11,7 +11,6 @@ from typing import Any
 
 from tools_utilities.activity import ACTIVITY
 from tools_utilities.cache_publisher import CachePublisher
-from tools_utilities.cached_bytes import CachedShardBytes
 from tools_utilities.cached_file import CachedFile
 from tools_utilities.disk_cache import DiskCache, EntryId, Reservation, entry_id
 from tools_utilities.disk_space import is_no_room
@@ -24,6 +23,7 @@ from tools_utilities.fetch_attempt import is_md5
 from tools_utilities.file_locks import HeldFile
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.open_files import check_open_files, is_open_file_limit
+from tools_utilities.open_objects import OpenObjects
 from tools_utilities.read_ahead import Flight, ReadAhead, Wanted
 from tools_utilities.shard_bytes import MemoryShardBytes
 from tools_utilities.shard_format import ShardBytes
@@ -61,6 +61,7 @@ class ShardReader:
         self._publisher = CachePublisher()
         self._endpoint_id: str | None = None
         self._entries: dict[str, tuple[ObjectInfo, EntryId | None]] = {}
+        self._objects = OpenObjects()
         self._read_ahead = ReadAhead(
             store.head, self.bring, threads=concurrency, budget_bytes=read_ahead_bytes
         )
@@ -95,17 +96,28 @@ class ShardReader:
         return shard
 
     def _open(self, info: ObjectInfo, *, ahead: bool) -> ShardBytes:
+        shard = self._open_again(info)
+        if shard is not None:
+            self._count(info, ahead=ahead, fetched=False)
+            return shard
         found = self._in_cache(info, ahead=False)
         if found is not None:
             file, fetched = found
             self._count(info, ahead=ahead and not fetched, fetched=fetched)
-            return CachedShardBytes(info, file)
+            return self._objects.add(info, file)[0]
         self._statistics.add(objects_uncached=1, prefetch_misses=int(not ahead))
         pooled = self._pool.open(info, self._load)
         if pooled is not None:
             return pooled
         self._statistics.add(unverified=1)
         return RangedShardBytes(info, self._fetcher.fetch_view)
+
+    def _open_again(self, info: ObjectInfo) -> ShardBytes | None:
+        shard = self._objects.hold(info)
+        entry = self._entry(info)
+        if shard is not None and entry is not None and self._cache is not None:
+            self._cache.passed(entry)
+        return shard
 
     def _count(self, info: ObjectInfo, *, ahead: bool, fetched: bool) -> None:
         if fetched or ahead:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from tools_utilities.compression import cut_pieces, decompress_to_spill
 from tools_utilities.errors import RecordError
+from tools_utilities.open_objects import SharedShard
 from tools_utilities.shard_bytes import FileShardBytes, MemoryShardBytes
 from tools_utilities.shard_format import ShardBytes, Split, split_suffix
 
@@ -18,7 +19,7 @@ _FORGET_BYTES = 16 << 20
 
 def forget_pages(shard: ShardBytes) -> None:
     """Take what was read of a mapped local file out of this process's memory."""
-    if isinstance(shard, FileShardBytes):
+    if isinstance(shard, FileShardBytes | SharedShard):
         shard.forget_pages()
 
 

@@ -17,10 +17,10 @@ from brain.ml.dataset_shards.epoch_plan import EpochPlan
 from brain.ml.dataset_shards.shuffle_order import Indices
 from brain.ml.dataset_shards.split_source import OpenedSplit, ShardReader, SplitSource, StoreSource
 from brain.ml.dataset_shards.split_table import SplitTable
-from brain.ml.dataset_shards.worker_objects import OpenObjects
 from tools_utilities.cached_file import CachedFile
 from tools_utilities.disk_cache import DiskCache, EntryId, entry_id
 from tools_utilities.object_store import ObjectInfo
+from tools_utilities.open_objects import OpenObjects
 from tools_utilities.scripts.s3_streaming_manager import StreamingManager
 from tools_utilities.shard_format import ShardBytes
 from tools_utilities.stream_statistics import StreamStatistics
