@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import uuid
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from brain.ml.dataset_shards.stream_dataset import StreamDataset
 from brain.ml.dataset_shards.stream_loader import StreamLoader
 from tests.brain.direct_manager import DirectManager
 from tests.brain.stream_data import folder_manager, ids, memory_manager, put_shards, shard
+from tools_utilities.checksum import crc32c, encode_crc32c
 from tools_utilities.errors import (
     DataError,
     DataNotFoundError,
@@ -21,7 +23,7 @@ from tools_utilities.errors import (
     RecordError,
     UsageError,
 )
-from tools_utilities.object_store import StoreSpec
+from tools_utilities.object_store import StoreSpec, open_store
 from tools_utilities.scripts.s3_streaming_manager import StreamingManager
 from tools_utilities.shard_format import OpenSplit, ReadOptions
 
@@ -203,6 +205,30 @@ def test_a_manifest_is_held_against_what_was_read():
     write([4, 4], num_bytes=7)
     with pytest.raises(IntegrityError, match="7 in the manifest"):
         ids(StreamDataset(manager, "data/x/"))
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_the_bytes_are_held_against_a_manifests_checksum(tmp_path, in_place):
+    spec = StoreSpec(uri=f"file://{tmp_path}" if in_place else f"memory://{uuid.uuid4().hex}")
+    store = open_store(spec)
+    put_shards(store, [3, 3])
+    good = b"".join(store.get("data/x/train-00001.jsonl"))
+    chunk = {"key": "train-00001.jsonl", "num_samples": 3, "num_bytes": len(good)}
+    shards = [{"shard_id": 0, "chunks": [{**chunk, "crc32c": encode_crc32c(crc32c(good))}]}]
+    manifest = {"schema": 1, "kind": "quark-manifest", "shards": shards}
+    store.put("data/x/manifest.json", encode_manifest(manifest))
+
+    def read() -> list[int]:
+        manager = StreamingManager.for_store(
+            spec, cache_dir=str(tmp_path / "cache"), cache_bytes=1 << 20
+        )
+        return sorted(ids(StreamDataset(manager, "data/x/")))
+
+    assert read() == list(range(6))
+    # As long, still JSON: only the checksum tells.
+    store.put("data/x/train-00001.jsonl", good.replace(b"4", b"9"))
+    with pytest.raises(IntegrityError, match="train-00001"):
+        read()
 
 
 def encode_manifest(manifest: dict[str, Any]) -> bytes:

@@ -10,8 +10,12 @@ from brain.ml.dataset_shards.epoch_plan import EpochStart
 from brain.ml.dataset_shards.epoch_reader import EpochReader
 from brain.ml.dataset_shards.share import Share
 from brain.ml.dataset_shards.stream_dataset import StreamDataset
+from brain.ml.dataset_shards.stream_index import _check_cover
 from tests.brain.loader_simulation import as_worker
 from tests.brain.stream_data import ids, memory_manager, read_positions
+from tools_utilities.errors import DataError
+from tools_utilities.object_store import ObjectInfo
+from tools_utilities.shard_format import Split
 
 SIZES = [3, 0, 5, 1, 7, 2, 4, 6, 1, 9] * 6
 
@@ -231,3 +235,27 @@ def test_without_a_batch_size_workers_read_once_in_an_order_of_their_own_and_say
     warned = [record for record in caplog.records if "has no batch_size" in record.message]
     assert (delivered == whole) is (batch_size is not None)
     assert len(warned) == (batch_size is None)
+
+
+@pytest.mark.parametrize("lost", [slice(1, None), slice(None, -1)])
+def test_an_epoch_that_comes_out_short_is_an_error(monkeypatch, lost):
+    """Whatever loses a sample between the counts and the batch is found out at the epoch's end."""
+    read = EpochReader._read
+    monkeypatch.setattr(EpochReader, "_read", lambda self, chunk: read(self, chunk)[lost])
+    with pytest.raises(DataError, match=r"epoch 0: \d+ samples read, 12 expected"):
+        list(make_stream([5, 4, 3]))
+
+
+@pytest.mark.parametrize(
+    "bounds", [[(0, 4), (5, 9)], [(0, 5), (4, 9)], [(1, 9)], [(0, 8)], [(0, 9), (9, 12)], []]
+)
+def test_splits_that_leave_bytes_out_or_have_them_twice_are_refused(bounds):
+    info = ObjectInfo(key="x", size_bytes=9)
+    whole = [
+        Split(key="x", start=0, end=4, num_bytes=4),
+        Split(key="x", start=4, end=9, num_bytes=5),
+    ]
+    _check_cover(info, whole)
+    wrong = [Split(key="x", start=start, end=end, num_bytes=end - start) for start, end in bounds]
+    with pytest.raises(DataError, match="do not cover its 9 bytes exactly once"):
+        _check_cover(info, wrong)

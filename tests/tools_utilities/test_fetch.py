@@ -167,6 +167,14 @@ def test_a_body_that_ends_early_without_an_error_is_resumed():
     assert case.store.starts == [0, 2048]
 
 
+def test_a_body_that_always_ends_early_ends_in_an_error_after_the_last_attempt():
+    case = Setting(FaultStore(*[ends_after(0)] * 99))
+    with pytest.raises(StoreError, match=r"gave up after 6 attempts, 0 of 4096 bytes.*ended early"):
+        case.fetch()
+    assert case.store.starts == [0] * 6
+    assert len(case.pauses) == 5
+
+
 def test_a_body_that_is_too_long_is_fetched_from_its_start():
     case = Setting(FaultStore(too_long))
     assert case.fetch() == DATA
