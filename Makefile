@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+EXTRAS := $(VENV)/.extras
 
 .PHONY: demo test nightly lint bench audit licences sbom clean
 
@@ -27,14 +28,11 @@ audit: $(STAMP)
 		echo "be asked (no network, or a mirror without them: \"not found on PyPI\"). Nothing was audited then." >&2; \
 		exit 1; }
 
-# Installs the extras too, so that all of them can be asked.
-licences: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable '.[hf,webdataset,litdata,tensorboard,plot,vision]'
+licences: $(EXTRAS)
 	$(BIN)/python -m release.licences > docs/licences.md
 
 # The bill of materials of the wheel that is built here: dist/quark-launcher.cdx.json.
-sbom: $(STAMP)
+sbom: $(EXTRAS)
 	rm -rf dist
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 	$(BIN)/python -m release.bill_of_materials dist/*.whl > dist/quark-launcher.cdx.json
@@ -49,6 +47,12 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $(STAMP)
+
+# The extras too, so that what they need can be asked and named.
+$(EXTRAS): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable '.[hf,webdataset,litdata,tensorboard,plot,vision]'
+	touch $(EXTRAS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
