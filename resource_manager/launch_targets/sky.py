@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from brain.ml.run_files import JOB_FILE, LOG_FILE
-from brain.ml.training_job import RentalTerms, TrainingJob
+from brain.ml.training_job import RentalTerms, TrainingJob, load_job
 from resource_manager.exporting import scheduled_accelerators
 from resource_manager.launch_target import LaunchPlan, LaunchTarget, Machine, RunHandle, RunStatus
 from resource_manager.remote_credentials import Sent, expiry_warning, sent_variables
@@ -47,6 +47,7 @@ from resource_manager.sky.sky_plan import cap_of, find_offer, plan_facts, price_
 from resource_manager.sky.sky_program import Sky, find_sky
 from resource_manager.sky.sky_run import SkyRun, Watched, read_once, told_code
 from resource_manager.sky.sky_task import SUPERVISOR, TASK, Held
+from resource_manager.sky.sky_told import bring_told
 from tools_utilities.errors import MachineError, StillBilledError, UsageError
 
 RUN_GOES = "the run goes on without this program, until its end or its cap"
@@ -193,19 +194,28 @@ class SkyTarget:
             status = life.stands()
         except MachineError as error:
             return RunStatus(state="unreachable", why=str(error))
-        self._bring(run_dir, record, life)
-        if status.state not in (ENDED, LOST):
+        over = status.state in (ENDED, LOST)
+        self._bring(run_dir, record, life, over=over)
+        if not over:
             return RunStatus(state="running")
         self._tell(ended(life, run_dir, self._times))
+        told = _as_told(run_dir, record)
+        if told.state == ENDED:
+            return told
         code = told_code(run_dir, record.began_at, status.exit_code, None)
         return msgspec.structs.replace(status, exit_code=code)
 
-    def _bring(self, run_dir: Path, record: RentalRecord, life: SkyLife) -> None:
+    def _bring(self, run_dir: Path, record: RentalRecord, life: SkyLife, *, over: bool) -> None:
         lock = try_mirror_lock(run_dir)
         if lock is None:
             return
+        mirror = SkyMirror(run_dir, log_base=record.log_base)
         with lock:
-            read_once(self._sky(), life, SkyMirror(run_dir, log_base=record.log_base))
+            read_once(self._sky(), life, mirror)
+            if over and _as_told(run_dir, record).state == LOST:
+                # Nothing that came says how it ended; its machine may be gone for long.
+                mirror.begin()
+                bring_told(load_job(run_dir / JOB_FILE), record.began_at, mirror)
 
     def collect(self, run_dir: Path) -> None:
         """As of LaunchTarget: its checkpoints are in the store."""

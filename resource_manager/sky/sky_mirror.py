@@ -11,7 +11,7 @@ from pathlib import Path
 
 from brain.ml.run_files import LOG_FILE, METRICS_FILE
 from resource_manager.sky.sky_program import plain
-from resource_manager.sky.sky_supervisor import MARK
+from resource_manager.sky.sky_task import MARK
 from tools_utilities.json_text import decode_json
 from tools_utilities.private_files import open_to_append
 
@@ -49,6 +49,17 @@ class SkyMirror:
             return
         self._here = []
         _append(self._run_dir / LOG_FILE, data)
+
+    def take_events(self, data: bytes) -> None:
+        """Take a whole file of metrics."""
+        for line in data.splitlines():
+            self._take_event(line)
+
+    def take_log(self, data: bytes) -> None:
+        """Take a whole log, where nothing of it came any other way."""
+        path = self._run_dir / LOG_FILE
+        if data and len(_bytes(path)) <= self._log_base:
+            _append(path, data.rstrip(b"\n"))
 
     def _take_event(self, event: bytes) -> None:
         if event in self._known_events:

@@ -16,8 +16,7 @@ from resource_manager.exporting import (
 )
 from resource_manager.exports.skypilot import FOLDER, SkyPilot
 from resource_manager.remote_credentials import Sent
-from resource_manager.sky.sky_supervisor import STOP_FILE
-from resource_manager.sky.sky_task import TASK, Held, task_text
+from resource_manager.sky.sky_task import STOP_FILE, TASK, Held, task_text
 from tools_utilities.errors import InputNeededError, UsageError
 
 

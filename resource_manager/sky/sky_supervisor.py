@@ -3,7 +3,7 @@
 All that comes back from there is what the job prints, so the run's log and its metrics are printed: an
 event of the metrics is a line that begins with MARK. At DEADLINE (Unix seconds), or when the file `stop`
 appears, the run is asked to save and end; a while later it is ended. HEAD is the first of several
-nodes, empty where there is one.
+nodes, empty where there is one. Log and metrics are kept in the store too, for who looks too late.
 """
 
 import signal
@@ -20,9 +20,9 @@ from brain.ml.training_job import TrainingJob, load_job, save_job
 from resource_manager.export_format import RENDEZVOUS_PORT
 from resource_manager.launch_target import RunHandle
 from resource_manager.launch_targets.local import LAUNCH_TARGET
+from resource_manager.sky.sky_task import MARK, STOP_FILE
+from resource_manager.sky.sky_told import tells_store
 
-MARK = "@quark "
-STOP_FILE = "stop"
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 120.0
 """From being asked to being ended."""
@@ -65,18 +65,22 @@ def main(arguments: Sequence[str] | None = None, out: TextIO | None = None) -> i
     stop.unlink(missing_ok=True)
     job = _met(load_job(run_dir / JOB_FILE), head)
     save_job(job, run_dir / JOB_FILE)
-    told = _tellers(run_dir, sys.stdout if out is None else out)
+    out = sys.stdout if out is None else out
+    told = _tellers(run_dir, out)
     handle = LAUNCH_TARGET.launch(LAUNCH_TARGET.plan(job))
 
     def tell() -> None:
         for one in told:
             one.tell()
 
+    kept = tells_store(job, time.time(), lambda text: print(text, file=out, flush=True))
     code = supervise(
         handle, lambda: _wanted(asked, stop, float(deadline)), tell, several=bool(head)
     )
     for one in told:
         one.tell(last=True)
+    if kept is not None:
+        kept.end()
     return code
 
 

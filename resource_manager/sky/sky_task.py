@@ -15,6 +15,10 @@ from resource_manager.exports.skypilot import environment_commands, resources_of
 from tools_utilities.yaml_text import dump_yaml
 
 TASK = "task.yaml"
+MARK = "@quark "
+"""Before each event of the metrics in what the run prints."""
+STOP_FILE = "stop"
+"""In the run's folder there: asks it to save and end."""
 FIRST_NODE = '$(echo "$SKYPILOT_NODE_IPS" | head -n 1)'
 IDLE_MINUTES = 5
 """After the run's end, for its last lines to be read; then the machine destroys itself."""

@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 from pathlib import Path
+from typing import cast
 
 import pytest
 import yaml
@@ -12,6 +13,7 @@ from resource_manager.exporting import Asked
 from resource_manager.remote_credentials import Sent
 from resource_manager.remote_r2 import READ, WRITE, Grant
 from resource_manager.remote_settings import has_price, infra_of, is_cloud, remote_of
+from resource_manager.runs import read_events
 from resource_manager.sky.sky_keeper import name_of
 from resource_manager.sky.sky_mirror import SkyMirror
 from resource_manager.sky.sky_offer import SkyOffer, chosen_offer, infras_of, is_place
@@ -21,8 +23,10 @@ from resource_manager.sky.sky_program import Answer, dotenv, find_sky, json_in, 
 from resource_manager.sky.sky_run import told_code
 from resource_manager.sky.sky_supervisor import GRACE_SECONDS, Told, supervise
 from resource_manager.sky.sky_task import Held, task_text
+from resource_manager.sky.sky_told import CLOCKS_SECONDS, LOG, METRICS, TellsStore, bring_told
 from tests.exports_parts import export_of
-from tools_utilities.errors import UsageError
+from tools_utilities.errors import AccessError, UsageError
+from tools_utilities.object_store import ObjectStore, open_store
 from tools_utilities.settings import load_settings
 
 TABLE = """\
@@ -271,6 +275,44 @@ def test_the_exit_code_is_what_the_run_said_of_itself(tmp_path):
     (tmp_path / "metrics.jsonl").write_text(json.dumps(event) + "\n")
     assert told_code(tmp_path, 40.0, 1, None) == 3
     assert told_code(tmp_path, 60.0, 1, None) == 1
+
+
+def test_what_a_run_has_told_is_kept_in_its_store_and_brought(
+    tmp_path, make_cloud_job, aws_environment
+):
+    here = make_cloud_job()
+    store = open_store(here.checkpoints.store)
+    said: list[str] = []
+    for start, there in ((1000.0, tmp_path / "one"), (2000.0, tmp_path / "two")):
+        there.mkdir()
+        keeps = TellsStore(store, "saved/fox-1/", there, start=start, tell=said.append)
+        keeps.write()  # a node without metrics has nothing to say
+        (there / "log").write_text(f"log of {start:.0f}\n")
+        (there / "metrics.jsonl").write_text(json.dumps({"event": "start", "time": start}) + "\n")
+        keeps.end()
+    assert said == []
+    assert {info.key for info in store.list("saved/fox-1/told/")} == {
+        f"saved/fox-1/told/{start}{suffix}" for start in (1000, 2000) for suffix in (METRICS, LOG)
+    }
+    run_dir = Path(here.run_dir)
+    mirror = SkyMirror(run_dir, log_base=0)
+    mirror.begin()
+    bring_told(here, 1000.0 + CLOCKS_SECONDS + 1, mirror)  # the first was of an earlier launch
+    bring_told(here, 1000.0 + CLOCKS_SECONDS + 1, mirror)
+    assert [event["time"] for event in read_events(run_dir)] == [2000.0]
+    assert (run_dir / "log").read_text() == "log of 2000\n"
+
+
+def test_a_store_that_takes_nothing_ends_no_run(tmp_path):
+    class Closed:
+        def put(self, key, data):
+            raise AccessError("denied")
+
+    said: list[str] = []
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    keeps = TellsStore(cast("ObjectStore", Closed()), "p/", tmp_path, start=1.0, tell=said.append)
+    keeps.end()
+    assert said == ["the store does not take metrics.jsonl: denied"]
 
 
 # On the machine.

@@ -199,6 +199,22 @@ def test_a_run_in_the_background_is_found_watched_stopped_and_ended(
 
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
+def test_what_nobody_watched_is_known_after_its_machine_destroyed_itself(
+    project, quark, store, sky, machine
+):
+    (machine / "real").touch()
+    done = quark(sentence(store, "for 6 steps") + " and detach", "--yes")
+    assert done.returncode == 0, done.stderr
+    training.wait_for(lambda: sky.machines() == [], 120)
+    listed = quark("list runs")
+    assert "finished" in listed.stdout, listed.stderr
+    assert read_run(project / "runs/fox-1").step == 6
+    assert "6/6" in listed.stdout
+    assert len((project / "runs/fox-1/log").read_text()) > 0
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("calls", range(3, 7))
 def test_a_launcher_that_is_killed_at_any_call_leaves_nothing_that_is_not_found(
     project, quark, store, sky, machine, calls
