@@ -55,10 +55,12 @@ def sent_variables(
     job: TrainingJob,
     environ: Callable[[], Mapping[str, str]] = environment_now,
     prove: Callable[..., None] = prove_readable,
+    within_seconds: float | None = None,
 ) -> Sent:
     """Return the variables that the run on the job's machine is given.
 
-    `prove`: tries credentials that were made for the run, as `prove_readable` does.
+    `prove`: tries credentials that were made for the run, as `prove_readable` does. `within_seconds`: when
+    its machine ends it at the latest; a session need not last longer.
 
     Raises:
         AccessError: there are no credentials here, or they have expired.
@@ -78,10 +80,12 @@ def sent_variables(
     if remote.credentials == "none":
         return Sent(variables=variables)
     is_session = remote.credentials == "session"
+    limits = [limit for limit in (job.max_seconds, within_seconds) if limit is not None]
+    timed = msgspec.structs.replace(job, max_seconds=min(limits, default=None))
     sent = sent_for(
         specs_of(job),
         here,
-        lambda signed, s3: _proven(job, signed, s3, here, prove) if is_session else s3,
+        lambda signed, s3: _proven(timed, signed, s3, here, prove) if is_session else s3,
     )
     return msgspec.structs.replace(sent, variables={**sent.variables, **variables})
 

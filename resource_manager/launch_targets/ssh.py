@@ -110,7 +110,7 @@ class SshTarget:
             metrics_base=_length(run_dir / METRICS_FILE),
             log_base=_length(run_dir / LOG_FILE),
         )
-        sent = sent_variables(job)
+        sent = sent_variables(job, within_seconds=self._deadline_seconds)
         # Held meanwhile: who lists the runs must not take one that is being sent for lost.
         lock = try_mirror_lock(run_dir)
         try:

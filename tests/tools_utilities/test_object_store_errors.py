@@ -120,6 +120,26 @@ def test_silent_403_of_a_head_may_be_absence(server):
     assert not isinstance(error, FileNotFoundError)
 
 
+@pytest.mark.parametrize("action", ["head", "get"])
+def test_what_is_not_there_is_absent_to_who_may_list_a_prefix_alone(server, action):
+    """S3 answers 403 for a missing key where the bucket may not be listed as a whole."""
+    missing = f"{BROKEN}.json"
+
+    def scoped(request: Request) -> Reply | None:
+        below = request.key or request.query.get("prefix", "")
+        if below.startswith("d/") and (not request.key or request.key in SHARDS):
+            return None
+        return xml_error(403, "AccessDenied", "no") if request.method == "GET" else Reply(403)
+
+    server.script = scoped
+    store = open_at(server)
+    assert b"".join(store.get(BROKEN)) == SHARDS[BROKEN]
+    with pytest.raises(ObjectNotFoundError):
+        store.head(missing) if action == "head" else list(store.get(missing))
+    with pytest.raises(AccessError):  # nobody may know
+        store.head("e/x") if action == "head" else list(store.get("e/x"))
+
+
 def test_denied_put_and_delete_name_their_permission(server):
     refuse(server, xml_error(403, "AccessDenied", "no"))
     store = open_at(server)

@@ -31,7 +31,10 @@ _ALL_ANSWERS = 11.0
 _LAST_TRY = 0.4
 _ABSENT = 404
 _ANSWERS = {404, 409, 412, 416}
-_BAD_REQUEST = 400
+_BAD_REQUEST, _FORBIDDEN = 400, 403
+_DENIED = frozenset({"AccessDenied", "Forbidden", "403", ""})
+_BESIDE = 20
+"""Names that may stand before a key itself in a store that does not list in byte order."""
 _Result = TypeVar("_Result")
 
 
@@ -160,6 +163,8 @@ class S3Calls:
                 return self._attempt(clients, ask)
             except _RefusedError as refused:
                 failure = refused.failure
+        if failure.status == _FORBIDDEN and action in ("head", "get"):
+            failure = self._hidden(clients, key, failure)
         if action == "head" and failure.status == _ABSENT and not self._bucket_seen:
             self._look_for_bucket(clients, key)
         # What the clients raised may quote headers: its text is taken, escaped, and no more.
@@ -235,6 +240,28 @@ class S3Calls:
             return None  # the first failure says more
         region: str | None = found.get("BucketRegion")
         return region
+
+    def _hidden(self, clients: S3Clients, key: str, failure: Failure) -> Failure:
+        """Return an absence where a refusal hid one: the key's own listing, if it is allowed, tells.
+
+        S3 answers 403 for what is not there where somebody may not list the bucket, which is also who
+        may list below one prefix alone (a session's policy): the condition of that is not met by a HEAD.
+        """
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        if failure.code not in _DENIED:
+            return failure
+        payer: Any = {"RequestPayer": "requester"} if self._spec.requester_pays else {}
+        try:
+            page = clients.exact.list_objects_v2(
+                Bucket=self._bucket, Prefix=key, MaxKeys=_BESIDE, **payer
+            )
+        except (ClientError, BotoCoreError):
+            return failure
+        names = [one["Key"] for one in page.get("Contents", ())]
+        if key in names or page.get("IsTruncated"):
+            return failure
+        return Failure(_ABSENT, "NoSuchKey", "The specified key does not exist.")
 
     def _look_for_bucket(self, clients: S3Clients, key: str) -> None:
         from botocore.exceptions import BotoCoreError, ClientError

@@ -10,13 +10,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from brain.ml.training_job import CheckpointTarget, DataSource, Remote, TrainingJob
+from brain.ml.training_job import CheckpointTarget, DataSource, Remote, TrainingJob, save_job
+from resource_manager.launch_targets.ssh import SshTarget
 from resource_manager.remote_credentials import expiry_warning, sent_variables, travelling_spec
 from resource_manager.remote_proof import prove_readable
-from resource_manager.remote_r2 import Grant, R2Tokens, account_of, grants_of, lasts_seconds
+from resource_manager.remote_r2 import (
+    READ,
+    WRITE,
+    Grant,
+    R2Tokens,
+    account_of,
+    grants_of,
+    lasts_seconds,
+)
 from resource_manager.remote_shipping import shipment_of
 from tests import training
 from tests.fakes import Reply, Request, StubS3, xml_error
+from tests.fault_proxy import FaultProxy
 from tools_utilities.errors import AccessError, QuarkError, UsageError
 from tools_utilities.object_store import StoreSpec, open_store
 from tools_utilities.redaction import is_secret_name
@@ -27,6 +37,7 @@ TOKEN = "r2-canary-token-0123456789"
 STORE = StoreSpec(uri="r2://genomes", endpoint_url=ENDPOINT, region="auto")
 BOX = Remote(where="ssh:gpu-box", credentials="session")
 LOST = "lost"
+OTHER = "QUARK_STORE_2"
 
 
 def unproven(*_: Any) -> None:
@@ -290,8 +301,8 @@ def test_what_was_made_has_read_a_byte_of_the_data_before_it_is_sent(here, make_
     seen: list[tuple[str, str, str]] = []
 
     def note(request: Request) -> None:
-        key = request.headers["authorization"].partition("Credential=")[2].partition("/")[0]
-        seen.append((key, request.headers["x-amz-security-token"], request.path))
+        token = request.headers["x-amz-security-token"]
+        seen.append((key_id_of(request), token, request.path))
 
     with StubS3({"d/train-0": b"data", "val/0": b"data"}, note) as stub:
         sent_variables(job, lambda: here, bucket_at(stub))
@@ -331,6 +342,21 @@ def test_they_last_as_long_as_the_run_may():
     assert lasts_seconds(None) == lasts_seconds(1e9) == 604_800
 
 
+def test_they_end_with_the_machine_that_they_are_for(
+    cloudflare, here, make_r2_job, aws_environment
+):
+    job = make_r2_job(max_seconds=None)
+    sent_variables(job, lambda: here, unproven, within_seconds=1800.0)
+    assert cloudflare.asked[0][1]["ttlSeconds"] == 1800 + 3600
+    for name, value in here.items():
+        aws_environment.setenv(name, value)
+    cloudflare.answers = [refused(403, 1, "no")]
+    target = SshTarget(deadline_seconds=900.0)  # as on a machine that ends itself
+    with pytest.raises(AccessError, match="403: no"):
+        target.launch(target.plan(job))
+    assert cloudflare.asked[1][1]["ttlSeconds"] == 900 + 3600
+
+
 def test_a_store_reads_its_own_variables(moto_endpoint, aws_environment):
     """What it sends is signed by the second credential, by both of its clients."""
     names = {"ACCESS_KEY_ID": "SECOND", "SECRET_ACCESS_KEY": "s2", "SESSION_TOKEN": "t2"}
@@ -348,3 +374,40 @@ def test_a_store_reads_its_own_variables(moto_endpoint, aws_environment):
     aws_environment.delenv("QUARK_STORE_2_SECRET_ACCESS_KEY")
     with pytest.raises(QuarkError, match="QUARK_STORE_2_ACCESS_KEY_ID"):
         list(open_store(store.spec).list(""))
+
+
+def is_of_checkpoints(request: Request) -> bool:
+    return (request.key or request.query["prefix"]).startswith("saved/")
+
+
+def key_id_of(request: Request) -> str:
+    return request.headers["authorization"].partition("Credential=")[2].partition("/")[0]
+
+
+@pytest.mark.timeout(180)
+def test_a_run_reads_by_one_credential_and_writes_by_the_other(
+    tmp_path, moto_endpoint, make_bucket, put_objects, training_forks
+):
+    """The job as it is sent, with the variables as they are sent, trains and saves."""
+    bucket = make_bucket(moto_endpoint)
+    put_objects(moto_endpoint, bucket, training.text_shards())
+    grants = (
+        Grant(account=ACCOUNT, bucket=bucket, permission=READ, prefixes=("d/",), keys=None),
+        Grant(account=ACCOUNT, bucket=bucket, permission=WRITE, prefixes=("saved/",), keys=OTHER),
+    )
+    with FaultProxy(moto_endpoint) as proxy:
+        store = StoreSpec(uri=f"s3://{bucket}", endpoint_url=proxy.url, region="us-east-1")
+        target = CheckpointTarget(store=store, prefix="saved/fox-1/")
+        job = training.make_job(tmp_path / "fox-1", store, max_steps=4, checkpoints=target)
+        shipped = shipment_of(job, job.run_dir, None, grants).job
+        save_job(shipped, tmp_path / "fox-1/job.yaml")
+        variables = {
+            f"{names}_{part}": f"{names}-{part}"
+            for names in ("AWS", OTHER)
+            for part in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN")
+        }
+        assert training_forks.wait(training_forks.start(shipped, **variables), 150) == 0
+        asked = [one.request for one in proxy.log if one.request.key or one.request.query]
+        used = {(is_of_checkpoints(request), key_id_of(request)) for request in asked}
+    assert used == {(False, "AWS-ACCESS_KEY_ID"), (True, "QUARK_STORE_2-ACCESS_KEY_ID")}
+    assert {request.method for request in asked} >= {"GET", "PUT"}

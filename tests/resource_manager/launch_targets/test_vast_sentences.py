@@ -93,6 +93,7 @@ def test_a_sentence_rents_trains_brings_and_destroys(project, quark, store, mach
     done = quark(sentence(store, "for 6 steps"))
     assert done.returncode == 0, done.stderr
     assert "renting offer 2 at $1.100 an hour" in done.stderr
+    assert "of $15" in done.stderr.partition("fox-1: step")[2]
     assert "instance 7000 is destroyed, as read back" in done.stderr
     assert (fake.made, fake.destroyed, fake.ours()) == ([7000], [7000], [])
 
@@ -133,6 +134,17 @@ def test_a_launcher_that_is_killed_leaves_a_run_that_is_found_and_ended(
         started.kill()
     assert fake.ours() == [7000]
     assert "running" in quark("list runs").stdout
+    seen = project / "seen"
+    with (
+        seen.open("wb") as file,
+        subprocess.Popen([*PROGRAM, "attach fox-1"], cwd=project, stderr=file) as looking,
+    ):
+        training.wait_for(lambda: "cost $0.0" in seen.read_text(), 120)
+        looking.send_signal(signal.SIGINT)
+        assert looking.wait(60) == 0
+    assert " of $15" in seen.read_text()
+    assert fake.ours() == [7000]
+    assert "of $15" in quark("show fox-1").stdout
     stopped = quark("stop fox-1", "--yes")
     assert stopped.returncode == 0, stopped.stderr
     assert fake.ours() == []
