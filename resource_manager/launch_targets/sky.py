@@ -22,6 +22,7 @@ from resource_manager.remote_credentials import Sent, expiry_warning, sent_varia
 from resource_manager.remote_record import forget_record, try_mirror_lock
 from resource_manager.remote_settings import infra_of
 from resource_manager.rental.rental_record import (
+    RENTING,
     RUNNING,
     RentalRecord,
     read_rental,
@@ -189,7 +190,8 @@ class SkyTarget:
         life = self._life(record)
         if record.state != RUNNING:
             self._tell(ended(life, run_dir, self._times))
-            return RunStatus(state=LOST, why="its launcher ended before the run began")
+            why = "its launcher ended before the run began" if record.state == RENTING else ""
+            return msgspec.structs.replace(_as_told(run_dir, record), why=why)
         try:
             status = life.stands()
         except MachineError as error:

@@ -24,7 +24,7 @@ from resource_manager.rental.rented_run import COLLECT_SECONDS, RentedRun
 from resource_manager.sky.sky_life import SkyLife, SkyTimes, destroyed, life_of, still_billed
 from resource_manager.sky.sky_mirror import SkyMirror
 from resource_manager.sky.sky_offer import SkyOffer
-from resource_manager.sky.sky_packing import Packed, stop_file_in, write_folder
+from resource_manager.sky.sky_packing import Packed, keep_task, stop_file_in, write_folder
 from resource_manager.sky.sky_program import Sky
 from resource_manager.sky.sky_run import SkyRun, Watched
 from tools_utilities.errors import MachineError, StillBilledError, UsageError
@@ -80,7 +80,10 @@ class SkyKeeper:
         write_folder(folder, self._packed, held)
         self._note(RENTING)  # before anything costs anything
         run.tell(f"sky launches {self.life.machine} on {self._offer.place}")
-        said = self.life.launch(folder, self._packed.sent.variables)
+        try:
+            said = self.life.launch(folder, self._packed.sent.variables)
+        finally:
+            keep_task(folder)
         write_private(self._run_dir / SAID_FILE, said.encode())
         self.life.check_place(self._offer.place)
         self._note(RUNNING)

@@ -1,5 +1,6 @@
 """A run as it is handed to SkyPilot: the folder that is sent, what it is held to, and what goes beside it."""
 
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -80,6 +81,15 @@ def stop_file_in(run_dir: Path) -> str:
     """Return the file there by which a run is asked to end; `run_dir`: its folder here."""
     job = load_job(run_dir / JOB_FILE)
     return f"{folder_there(job)}/runs/{job.name}/{STOP_FILE}"
+
+
+def keep_task(folder: Path) -> None:
+    """Remove what was sent but its task: a model of some GB lies here already."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != TASK:
+            path.unlink()
 
 
 def write_folder(folder: Path, packed: Packed, held: Held) -> None:

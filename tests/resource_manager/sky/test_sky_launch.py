@@ -81,7 +81,19 @@ def test_a_run_is_launched_held_to_the_plan_and_nothing_is_left(
     assert CANARY not in json.dumps(sky.calls)
     assert secrets_in(run_dir) == []
     assert secrets_in(machine) == []
-    assert {stat.S_IMODE(path.stat().st_mode) for path in (run_dir / "sky").iterdir()} == {0o600}
+    [kept] = (run_dir / "sky").iterdir()
+    assert (kept.name, stat.S_IMODE(kept.stat().st_mode)) == ("task.yaml", 0o600)
+    assert {"job.yaml", "constraints.txt", "task.yaml"} < set(seen["files"])
+
+
+@pytest.mark.nightly
+def test_the_cheapest_of_all_clouds_is_taken_where_none_is_said(sky, target, make_cloud_job):
+    job = make_cloud_job("sky")
+    assert dict(target.look(job).facts)["sky"].startswith("GCP (us-central1) · n2-standard-2")
+    assert target.launch(target.plan(job)).wait(60) == 0
+    [name] = [path.name for path in (sky.folder / "seen").iterdir()]
+    assert sky.seen(name)["task"]["resources"]["infra"] == "gcp/us-central1"
+    assert read_run(Path(job.run_dir)).where.startswith("sky ($0.0")
 
 
 @pytest.mark.nightly
@@ -188,7 +200,8 @@ def test_what_cannot_be_shown_to_be_gone_is_exit_7_with_what_to_type(
     sky.write("faults", {})
     said: list[str] = []
     later = target.for_command(said.append)
-    assert later.status(Path(job.run_dir)).state == "lost"
+    found = later.status(Path(job.run_dir))
+    assert (found.state, found.exit_code, found.why) == ("ended", 0, "")
     assert ("gone" in " ".join(said), sky.machines()) == (True, [])
     target.close()
 

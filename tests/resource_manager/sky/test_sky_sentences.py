@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from brain.ml.checkpoint_files import list_checkpoints
 from resource_manager.rental.rental_record import read_rental
 from resource_manager.runs import read_run
 from tests import servers, sky_fake, training
+from tests.end_to_end.test_terminal_pty import Screen
 from tests.projects import Said, make_manager
 from tests.resource_manager.sky.conftest import CANARY, ROOT
 from tools_utilities.errors import InputNeededError
@@ -168,6 +170,30 @@ def test_ctrl_c_ends_it_and_what_was_saved_stays(project, store, sky, machine, s
     step = read_run(run_dir).checkpoint_step
     assert step is not None
     assert step >= 20
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+def test_ctrl_c_at_a_terminal_asks(project, store, sky, machine):
+    (machine / "mode").write_text("long")
+    keys = {name: os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+    screen = Screen(project, sentence(store, "for 6 steps"), **keys)
+    screen.until("Start fox-1?")
+    assert sky.machines() == []
+    screen.send("y\n")
+    screen.until("step 1/2")
+    screen.send("\x03")
+    screen.until("k keeps it running")
+    screen.send("c")
+    time.sleep(0.5)  # it goes on
+    assert len(sky.machines()) == 1
+    screen.send("\x03")
+    time.sleep(0.5)
+    screen.send("s")
+    assert screen.end() == 130
+    assert CANARY not in screen.text
+    assert sky.machines() == []
+    assert read_run(project / "runs/fox-1").status == "interrupted"
 
 
 @pytest.mark.nightly
