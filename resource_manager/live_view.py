@@ -42,6 +42,8 @@ class LiveRun:
         self.evaluating = False
         """Whether the validation data is being read; until whatever comes next."""
         self.losses: list[float] = []
+        self.news = ""
+        """What was said last of the way to the run: of its machine, of the connection."""
         self.cost = ""
         """Dollars so far and the cap, of a rented machine: `$0.42 of $15`."""
 
@@ -88,6 +90,8 @@ class LiveRun:
         if self.warnings:
             warning = fold(f"warning: {self.warnings[-1]}", width)[:WARNING_LINES]
             block.extend([Span(line, "yellow")] for line in warning)
+        if self.news:
+            block.extend([Span(line, "yellow")] for line in fold(self.news, width)[:WARNING_LINES])
         if self.stall:
             block.extend([Span(line, "yellow")] for line in fold(self.stall, width))
         if saying:

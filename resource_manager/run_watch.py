@@ -276,7 +276,7 @@ class RunWatch:
     def _tell(self, news: list[str], *, painted: bool) -> None:
         for text in news:
             if painted:
-                self.run.take({"event": "warning", "message": text})
+                self.run.news = text
             else:
                 self._console.note(text)
 

@@ -231,6 +231,28 @@ def test_what_a_rented_machine_has_cost_is_shown_with_its_cap(tmp_path, term, sh
     assert said.getvalue().count("starting") == (1 if not term else 0)
 
 
+@pytest.mark.parametrize("term", ["", "dumb"])
+def test_what_is_said_of_the_way_to_a_run_is_no_warning(tmp_path, term):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    class Told(ScriptedRun):
+        def news(self) -> list[str]:
+            return ["instance 7000: loading"] if self.script else []
+
+    said = Terminal()
+    console = Console(
+        Surroundings(term=term), stdin=io.StringIO(), stdout=io.StringIO(), stderr=said
+    )
+    handle = Told(tmp_path / "metrics.jsonl", None, START, step_event(1), 0)
+    watched = RunWatch("fox-1", handle.metrics, console, sleep=lambda _seconds: None)
+    assert watched.follow(lambda: handle) == 0
+    assert "instance 7000: loading" in said.getvalue()
+    assert "warning" not in said.getvalue()
+    assert watched.run.warnings == []
+
+
 INT = signal.SIGINT
 
 
