@@ -23,6 +23,9 @@ CANARIES = {
     "R2_ACCESS_KEY_ID": f"0123{MARK}r2id0123456789abcdef",
     "R2_SECRET_ACCESS_KEY": f"fedcba9876543210{MARK}r2secret0123456789",
     "AZURE_STORAGE_ACCOUNT_KEY": f"{MARK}AzureKey0123456789abcdefghijklmnopqrstuv==",
+    "VAST_API_KEY": f"{MARK}VastKey0123456789abcdef0123456789abcdef",
+    "CLOUDFLARE_API_TOKEN": f"{MARK}CloudflareToken0123456789",
+    "WANDB_API_KEY": f"{MARK}WandbKey0123456789abcdef0123456789",
 }
 """Variables of the environment."""
 PROFILE_KEYS = {

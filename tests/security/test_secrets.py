@@ -75,6 +75,7 @@ class Place:
             "PYTHONPATH": os.pathsep.join((str(self.folder / "site"), str(REPOSITORY))),
             "CANARY_LOGS": str(self.folder / "logs"),
             "AWS_ENDPOINT_URL": self.endpoint,
+            "VAST_URL": self.refusing["AccessDenied"],
             "AWS_REGION": servers.REGION,
             "AWS_DEFAULT_REGION": servers.REGION,
             "AWS_EC2_METADATA_DISABLED": "true",
@@ -164,6 +165,8 @@ def commands(place: Place) -> list[list[str]]:
         ["quark", "why", "lr", "fox-77"],
         ["quark", "doctor", "--verbose"],
         ["quark", "--install-completion", "bash"],
+        *(["quark", f"export fox-77 for {name}"] for name in ("slurm", "kubernetes", "skypilot")),
+        ["quark", "again fox-77", *plan],
         # What fails, of a store that repeats what it was sent.
         *(
             ["quark", find, "--verbose", "--override", f"endpoint_url={endpoint}"]
@@ -175,6 +178,18 @@ def commands(place: Place) -> list[list[str]]:
         ["quark", "inspect s3://canaries/broken/", "--verbose"],
         ["quark", "train quark with s3://canaries/nothing/ for 2 steps", *TINY],
         ["quark", "train quark with s3://not-there/x/ for 2 steps", "--verbose", *TINY],
+        # Other machines: one that refuses the connection, and a provider that repeats what it was sent.
+        ["quark", f"{TRAIN} on ssh host nobody@127.0.0.1:9", "--verbose", *TINY],
+        [
+            "quark",
+            TRAIN,
+            *TINY,
+            "--override",
+            "where=ssh:nobody@127.0.0.1:9",
+            "remote_env=HF_TOKEN",
+        ],
+        ["quark", "cheapest offers for 1 rtx 4090 under $2 an hour", "--verbose"],
+        ["quark", f"{TRAIN} on vast under $2 an hour, stop after $1", "--verbose", *TINY],
         # Secrets where they do not belong.
         ["quark", f"train quark with '{url}' for 2 steps", *TINY],
         ["quark", f"inspect '{url}'", "--verbose"],
@@ -260,6 +275,10 @@ def test_commands_did_what_they_say(left: Left) -> None:
     """Nothing is proved by commands that all fail at the door."""
     codes = {" ".join(c): code for c, code in zip(left.commands, left.codes, strict=True)}
     told = left.stderr.decode()
+    assert [code for said, code in codes.items() if "export fox-77" in said] == [0, 0, 0]
+    elsewhere = [code for said, code in codes.items() if "127.0.0.1:9" in said or "$2" in said]
+    assert len(elsewhere) == 5
+    assert 0 not in elsewhere
     assert sum(code == 0 for code in codes.values()) >= 20, told[-4000:]
     assert sum(code != 0 for code in codes.values()) >= 15, codes
     assert "you sent" in told  # the refusals came through, their secrets masked
