@@ -2,7 +2,9 @@
 
 import json
 import random
+from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 import pytest
 
@@ -239,6 +241,41 @@ def test_other_seed_settings_or_version_are_refused_by_name(manager):
         StreamDataset(manager, "data/x/").load_state_dict({**state, "version": 99})
     with pytest.raises(UsageError, match="position"):
         StreamDataset(manager, "data/x/").load_state_dict({**state, "position": "far"})
+
+
+def damaged_states(state: dict[str, Any]) -> Iterator[Any]:
+    order = state["order"]
+    yield from (None, [], "x", {}, {"version": 1})
+    yield from ({**state, name: -1} for name in ("epoch", "position"))
+    hint = order["lanes"]
+    for lanes in ("x", {}, {**hint, "windows": hint["windows"][:-1]}, {**hint, "bases": []}):
+        yield {**state, "order": {**order, "lanes": lanes}}
+    for worker in ({"slot": -1}, {"slot": "x"}, 7):
+        yield {**state, "order": {**order, "worker": worker}}
+
+
+def test_a_damaged_state_is_refused_in_a_sentence(manager):
+    stream = StreamDataset(manager, "data/x/")
+    iterator = iter(stream)
+    list(islice(iterator, 9))
+    for state in damaged_states(stream.state_dict()):
+        with pytest.raises(UsageError, match="not a stream state"):
+            StreamDataset(manager, "data/x/").load_state_dict(state)
+    dealt = StreamDataset(manager, "data/x/", partition="files", rank=0, world_size=2, max_drop=1)
+    list(islice(dealt, 3))
+    good = dealt.state_dict()
+    parts = good["order"]["partitions"]
+    for wrong in (
+        {"positions": [1, 2]},
+        {**parts, "positions": [1]},
+        {**parts, "positions": [-1, 2]},
+    ):
+        state = {**good, "order": {**good["order"], "partitions": wrong}}
+        other = StreamDataset(
+            manager, "data/x/", partition="files", rank=0, world_size=2, max_drop=1
+        )
+        with pytest.raises(UsageError, match="not a stream state"):
+            other.load_state_dict(state)
 
 
 def test_the_order_is_the_same_on_another_store(manager, tmp_path):

@@ -11,7 +11,34 @@ from brain.ml.dataset_shards.lane_walk import LaneHint
 from brain.ml.dataset_shards.partitioning import PartitionPin
 from brain.ml.dataset_shards.stream_index import StreamIndex
 from brain.ml.dataset_shards.stream_iteration import Iteration, Standing
-from brain.ml.dataset_shards.stream_state import StreamState, check_order, check_seed, parse_state
+from brain.ml.dataset_shards.stream_state import (
+    StreamState,
+    check_order,
+    check_seed,
+    damaged_state,
+    parse_state,
+)
+from tools_utilities.prepared_types import prepared
+
+
+class _Worker(msgspec.Struct, frozen=True, kw_only=True):
+    """What a loader worker's own state adds."""
+
+    slot: int = 0
+
+
+@prepared
+class _Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What a resume takes of a state's `order`."""
+
+    lanes: LaneHint | None = None
+    worker: _Worker = _Worker()
+    partitions: dict[str, Any] | None = None
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """How far each partition is."""
+        return msgspec.convert((self.partitions or {}).get("positions", ()), tuple[int, ...])
 
 
 def make_state(
@@ -72,13 +99,22 @@ def read_state(
         refuse_change(saved, index)
         check_order(saved, index.settings, index.order_fingerprint)
     same = saved.order_fingerprint == index.order_fingerprint
-    lanes, worker = saved.order.get("lanes"), saved.order.get("worker", {})
-    partitions = saved.order.get("partitions")
+    try:
+        found = msgspec.convert(saved.order, _Order)
+        pin = msgspec.convert(found.partitions, PartitionPin) if found.partitions else None
+        positions = found.positions
+    except msgspec.ValidationError as error:
+        raise damaged_state(str(error)) from error
+    sizes = set() if found.lanes is None else set(map(len, msgspec.structs.astuple(found.lanes)))
+    if same and (sizes - {index.shape.num_lanes} or found.worker.slot < 0):
+        raise damaged_state(f"{sorted(sizes)} lanes, the order has {index.shape.num_lanes}")
+    if min(positions, default=0) < 0 or (pin is not None and len(positions) not in {0, pin.count}):
+        raise damaged_state(f"positions {list(positions)} in partitions")
     start = EpochStart(
         epoch=saved.epoch,
         position=saved.position,
-        hint=msgspec.convert(lanes, LaneHint) if lanes and same else None,
-        slot=int(worker.get("slot", 0)),
-        partitions=tuple(partitions["positions"]) if partitions else (),
+        hint=found.lanes if same else None,
+        slot=found.worker.slot,
+        partitions=positions,
     )
-    return start, msgspec.convert(partitions, PartitionPin) if partitions else None
+    return start, pin

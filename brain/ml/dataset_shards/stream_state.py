@@ -30,22 +30,33 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     no counts. A loader worker's own state adds `worker`."""
 
 
-def parse_state(state: Mapping[str, Any]) -> StreamState:
+def parse_state(state: Any) -> StreamState:
     """Return a state dict as a StreamState.
 
     Raises:
         UsageError: it is no stream state, or of a version that is not known here.
     """
-    version = dict(state).get("version")
+    version = state.get("version") if isinstance(state, Mapping) else None
     if version != STATE_VERSION:
         raise UsageError(
             f"not a stream state of version {STATE_VERSION}: version is {version!r}",
             hint="Load what StreamDataset.state_dict() or StreamLoader.state_dict() returned.",
         )
     try:
-        return msgspec.convert(dict(state), StreamState)
+        found = msgspec.convert(dict(state), StreamState)
     except msgspec.ValidationError as error:
-        raise UsageError(f"not a stream state: {error}") from error
+        raise damaged_state(str(error)) from error
+    if found.epoch < 0 or found.position < 0:
+        raise damaged_state(f"epoch {found.epoch}, position {found.position}")
+    return found
+
+
+def damaged_state(why: str) -> UsageError:
+    """Return the error of a state that cannot be one that was saved."""
+    return UsageError(
+        f"not a stream state, or a damaged one: {why}",
+        hint="Load what StreamDataset.state_dict() or StreamLoader.state_dict() returned.",
+    )
 
 
 def check_seed(state: StreamState, seed: int) -> None:
