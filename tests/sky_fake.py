@@ -7,7 +7,8 @@ and its output is what `logs` prints, each line with the bracket that SkyPilot p
 are those of OPTIONS, and nothing else: they are compared with SkyPilot's own at night.
 
 As the real one does, `down` ends with 0 when it fails, and a launch goes on in "the server" when its
-client is killed. The clock of idleness is scaled: a minute is a little over half a second.
+client is killed. Idle clusters destroy themselves where a test says so (`write("downs", True)`), a minute
+being a little over half a second.
 """
 
 import argparse
@@ -301,7 +302,7 @@ def run_job(fake: Fake, place: Path) -> None:
     idle = (task["resources"].get("autostop") or {}).get("idle_minutes")
     if place.parent.name == "managed":
         (place / "machine").unlink(missing_ok=True)
-    elif idle is not None:
+    elif idle is not None and fake.read("downs", None):
         time.sleep(idle * MINUTE)
         remove(place)
 
