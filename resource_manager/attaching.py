@@ -13,7 +13,7 @@ from resource_manager.launch_places import asked_target
 from resource_manager.launch_target import RunHandle
 from resource_manager.launching import say_how_it_ended, say_left
 from resource_manager.next_commands import runs_flag
-from resource_manager.remote_runs import current_run
+from resource_manager.remote_runs import checkpoint_here, current_run, error_here
 from resource_manager.rental.rental_record import cost_reader
 from resource_manager.repeating import job_of
 from resource_manager.run_commands import run_of
@@ -52,6 +52,9 @@ def attach_command(settings: Settings, slots: Mapping[str, Any], console: Consol
             return target.attach(run_dir)
 
         code = watch.follow(look)
+    if job.remote is not None:
+        watch.run.checkpoint = dict(checkpoint_here(watch.run.checkpoint, run_dir))
+        watch.run.error = dict(error_here(watch.run.error, run_dir))
     if watch.left:
         return say_left(job, console, flag)
     return say_how_it_ended(watch, code, job, console, flag)

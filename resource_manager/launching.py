@@ -15,7 +15,7 @@ from resource_manager.launch_target import LaunchTarget, RunHandle
 from resource_manager.next_commands import after_end, after_launch, after_stop
 from resource_manager.plan import Plan
 from resource_manager.remote_record import forget_record
-from resource_manager.remote_runs import checkpoint_here
+from resource_manager.remote_runs import checkpoint_here, error_here
 from resource_manager.rental.rental_record import cost_reader, forget_rental
 from resource_manager.run_summary import summary_lines
 from resource_manager.run_watch import Bond, RunWatch, last_log_lines
@@ -85,6 +85,7 @@ def start_run(
         code = watch.follow(lambda: target.launch(launch_plan))
     if job.remote is not None:
         watch.run.checkpoint = dict(checkpoint_here(watch.run.checkpoint, run_dir))
+        watch.run.error = dict(error_here(watch.run.error, run_dir))
     if watch.left:
         left()
         return say_left(job, console, flag)

@@ -14,14 +14,16 @@ import msgspec
 
 from brain.ml import checkpoint_files
 from brain.ml.checkpoint_files import COMPLETE_FILE
-from brain.ml.run_files import CHECKPOINTS_FOLDER, LOG_FILE, METRICS_FILE
+from brain.ml.run_files import BROKEN_FILE, CHECKPOINTS_FOLDER, LOG_FILE, METRICS_FILE
 from resource_manager.launch_target import RunStatus
 from resource_manager.remote_host import PIECE_BYTES, RemoteHost
 from resource_manager.remote_record import RemoteRecord, write_record
 from tools_utilities.errors import DataError, MachineError
+from tools_utilities.private_files import write_private
 
 MOST_LISTED = 64 << 20
 """Bytes of a checkpoint's list of files."""
+MOST_BROKEN_BYTES = 64 << 20
 FULL_BYTES = 1 << 20
 """A disk with less room than this counts as full."""
 LOST = "its processes are gone and left no word: ended from outside, or the machine started anew"
@@ -98,6 +100,18 @@ class RunMirror:
         folder = self.run_dir / CHECKPOINTS_FOLDER
         if checkpoint_files.step_of(name) is not None and (folder / name).is_dir():
             checkpoint_files.mark_best(folder, name)
+
+    def bring_broken(self, host: RemoteHost) -> None:
+        """Bring what a step that had no finite loss was made of, if there was one."""
+        data = b""
+        while len(data) < MOST_BROKEN_BYTES:
+            there = f"{self.record.run}/{BROKEN_FILE}"
+            _, piece = host.ask("file", path=there, offset=len(data), most=PIECE_BYTES)
+            data += piece
+            if len(piece) < PIECE_BYTES:
+                break
+        if data:
+            write_private(self.run_dir / BROKEN_FILE, data)
 
     def note(self, status: RunStatus, *, collected: bool = False) -> None:
         """Keep what is known, for commands that do not ask."""

@@ -238,4 +238,5 @@ def collect(mirror: RunMirror, host: RemoteHost, status: RunStatus) -> None:
     while mirror.bring_piece(host, all_of_them=True):
         pass
     mirror.bring_best(host)
+    mirror.bring_broken(host)
     mirror.note(status, collected=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from brain.ml.checkpoint_files import list_checkpoints, step_of
-from brain.ml.run_files import CHECKPOINTS_FOLDER
+from brain.ml.run_files import BROKEN_FILE, CHECKPOINTS_FOLDER
 from resource_manager.launch_places import asked_target
 from resource_manager.remote_record import read_record
 from resource_manager.rental.rental_record import read_rental
@@ -127,6 +127,16 @@ def wait_anywhere(
             sleep(LOOK_SECONDS)
         target.collect(run_dir)
     return True
+
+
+def error_here(event: Mapping[str, Any], run_dir: Path) -> Mapping[str, Any]:
+    """Return an error's event with where the file that it names lies here, if it was brought here."""
+    detail = event.get("detail")
+    told = str(detail.get("file") or "") if isinstance(detail, Mapping) else ""
+    here = run_dir / BROKEN_FILE
+    if Path(told).name != BROKEN_FILE or not here.is_file():
+        return event
+    return {**event, "hint": str(event.get("hint") or "").replace(told, str(here))}
 
 
 def checkpoint_here(event: Mapping[str, Any], run_dir: Path) -> Mapping[str, Any]:

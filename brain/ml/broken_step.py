@@ -7,13 +7,12 @@ from typing import Any
 import msgspec
 
 from brain.ml.dataset_shards.samples_in_step import SampleRef
+from brain.ml.run_files import BROKEN_FILE
 from brain.ml.schedule import Progress
 from brain.ml.session import Session
 from brain.ml.training_stream import TrainingStream
 from tools_utilities.errors import QuarkError
 from tools_utilities.private_files import write_private
-
-BROKEN_FILE = "broken-step.json"
 
 logger = logging.getLogger(__name__)
 

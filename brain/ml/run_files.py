@@ -29,6 +29,8 @@ METRICS_FILE = "metrics.jsonl"
 LOG_FILE = "log"
 CHECKPOINTS_FOLDER = "checkpoints"
 PLOTS_FOLDER = "plots"
+BROKEN_FILE = "broken-step.json"
+"""Names the samples of a step whose loss was no number."""
 
 
 @prepared

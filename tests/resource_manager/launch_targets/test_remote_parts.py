@@ -38,7 +38,8 @@ from resource_manager.remote_record import (
     try_mirror_lock,
     write_record,
 )
-from resource_manager.remote_run import RemoteRun
+from resource_manager.remote_run import RemoteRun, collect
+from resource_manager.remote_runs import error_here
 from resource_manager.remote_session import session_policy, session_seconds
 from resource_manager.remote_settings import (
     REMOTE_SETTINGS,
@@ -511,6 +512,26 @@ def test_a_checkpoint_is_here_when_every_byte_was_checked(there, mirror):
     (brought,) = checkpoint_files.list_checkpoints(here)
     checkpoint_files.check(brought)
     assert checkpoint_files.pointed_to(here) == "step-00000004"
+
+
+def test_what_a_broken_step_was_made_of_is_brought_and_the_hint_says_where(there, mirror):
+    told = there / "runs/r/broken-step.json"
+    here = mirror.run_dir / "broken-step.json"
+    detail = {"step": 3, "file": str(told)}
+    error = {"event": "error", "hint": f"{told} names the samples of the step.", "detail": detail}
+    end(there, 1)
+    host = Direct(there)
+    collect(mirror, host, mirror.read(host))
+    assert not here.exists()
+    assert error_here(error, mirror.run_dir) == error
+
+    told.write_bytes(b"x" * (3 << 20))
+    collect(mirror, host, mirror.read(host))
+    assert here.read_bytes() == told.read_bytes()
+    assert here.stat().st_mode & 0o077 == 0
+    hint = error_here(error, mirror.run_dir)["hint"]
+    assert hint == f"{here} names the samples of the step."
+    assert error_here({"event": "error", "hint": "x"}, mirror.run_dir)["hint"] == "x"
 
 
 def test_a_checkpoint_that_goes_away_meanwhile_is_let_go(there, mirror):
