@@ -5,10 +5,12 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from itertools import islice
+from multiprocessing.context import ForkContext, ForkProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -33,6 +35,7 @@ from tests.brain.worker_parts import (
     with_random,
 )
 from tests.fakes import StubS3
+from tests.simulated_store import SimulatedStore
 from tests.stream_parts import stub_manager
 from tools_utilities.errors import DataError, QuarkError, UsageError, WorkerError
 from tools_utilities.object_store import StoreSpec
@@ -475,3 +478,32 @@ def test_a_ring_never_writes_over_what_has_not_been_read(blocks, steps):
             offset + num_bytes <= o or o + n <= offset for o, n, _ in held if n and num_bytes
         )
         held.append((offset, num_bytes, charge))
+
+
+class WatchedProcess(ForkProcess):
+    threads: ClassVar[list[list[str]]] = []
+
+    def start(self) -> None:
+        self.threads.append([thread.name for thread in threading.enumerate()])
+        super().start()
+
+
+class WatchedFork(ForkContext):
+    Process = WatchedProcess
+
+
+def test_nothing_is_read_ahead_while_workers_are_forked(tmp_path):
+    """A forked worker has what a thread was only half through importing, and cannot import it again."""
+    store = SimulatedStore(8, 20, latency_seconds=0.2)
+    manager = StreamingManager.for_store(
+        store.register(), cache_dir=str(tmp_path / "cache"), cache_bytes=1 << 24
+    )
+    stream = StreamDataset(manager, "data/x/")
+    loader = StreamLoader(
+        stream, 4, num_workers=2, collate_fn=list_ids, multiprocessing_context=WatchedFork()
+    )
+    assert sorted(flat(loader)) == list(range(160))
+    loader.close()
+    assert len(WatchedProcess.threads) == 2
+    assert not any(name.startswith("quark-") for names in WatchedProcess.threads for name in names)
+    assert store.num_gets == 8
