@@ -16,14 +16,18 @@ _WHO = ("-c", "user.name=tests", "-c", "user.email=tests@example.org")
 @contextmanager
 def git_server(folder: Path) -> Iterator[tuple[Path, str]]:
     """Enter with a folder whose repositories are served, and the address of it."""
-    git = shutil.which("git")
-    if git is None:
+    if shutil.which("git") is None:
         pytest.skip("there is no git")
+    found = subprocess.run(["git", "--exec-path"], capture_output=True, text=True, check=True)
+    # Itself: `git daemon` starts it as a child, which outlives it.
+    daemon = Path(found.stdout.strip()) / "git-daemon"
+    if not daemon.is_file():
+        pytest.skip("there is no git-daemon")
     folder.mkdir()
     (port,) = free_ports(1)
     log = folder.with_name("git.log")
     command = [
-        git, "daemon", "--verbose", "--listen=127.0.0.1", f"--port={port}", "--export-all", "--reuseaddr",
+        str(daemon), "--verbose", "--listen=127.0.0.1", f"--port={port}", "--export-all", "--reuseaddr",
         f"--base-path={folder}", str(folder),
     ]  # fmt: skip
     with running(command, log=log, ready=lambda: "Ready to rumble" in log.read_text()):
