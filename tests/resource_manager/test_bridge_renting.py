@@ -247,6 +247,7 @@ def test_every_setting_of_vast_has_its_effect(renting, fake, boarding):
 
 
 def test_the_plan_says_what_it_costs_and_rents_nothing(renting, fake):
+    fake.offers[1]["duration"] = 7200.0
     lines = renting.renter.plan_lines(SETTINGS, "other")
     text = "\n".join(lines)
     assert "source      s3://bucket/in/" in text
@@ -256,6 +257,7 @@ def test_the_plan_says_what_it_costs_and_rents_nothing(renting, fake):
     assert "at most $15.00 of the $15 that were said" in text
     assert "AWS_SECRET_ACCESS_KEY" in text
     assert "long-lived: AWS_ACCESS_KEY_ID" in text
+    assert "warning: offer 2 ends in 2 h, before the cap" in text
     assert "hunter2hunter2" not in text
     assert (fake.made, renting.begun) == ([], 0)
     assert not (renting.home / STATE_FOLDER).exists()

@@ -41,7 +41,13 @@ def test_a_branch_a_tag_and_a_commit_are_checked_out(tmp_path, served):
     (repository / PIPELINE_FILE).write_text("second\n")
     second = commit(repository, "second")
     said: list[str] = []
-    for ref, text in ((None, "second"), ("v1", "first"), ("main", "second"), (first, "first")):
+    for ref, text in (
+        (None, "second"),
+        ("v1", "first"),
+        ("main", "second"),
+        (first, "first"),
+        (first[:9], "first"),
+    ):
         folder = check_out(url, ref, tmp_path / 'odd $HOME "dir"', said.append)
         assert folder.name == "quark"
         assert (folder / PIPELINE_FILE).read_text() == f"{text}\n"
