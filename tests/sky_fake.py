@@ -7,7 +7,7 @@ and its output is what `logs` prints, each line with the bracket that SkyPilot p
 are those of OPTIONS, and nothing else: they are compared with SkyPilot's own at night.
 
 As the real one does, `down` ends with 0 when it fails, and a launch goes on in "the server" when its
-client is killed. Idle clusters destroy themselves where a test says so (`write("downs", True)`), a minute
+client is killed. Idle clusters destroy themselves where a test says so (`write("downs", …)`), a minute
 being a little over half a second.
 """
 

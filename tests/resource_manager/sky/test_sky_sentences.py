@@ -229,7 +229,7 @@ def test_what_nobody_watched_is_known_after_its_machine_destroyed_itself(
     project, quark, store, sky, machine
 ):
     (machine / "real").touch()
-    sky.write("downs", True)
+    sky.write("downs", "when idle")
     done = quark(sentence(store, "for 6 steps") + " and detach", "--yes")
     assert done.returncode == 0, done.stderr
     training.wait_for(lambda: sky.machines() == [], 120)
