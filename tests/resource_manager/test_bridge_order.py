@@ -43,6 +43,8 @@ def order(tmp_path: Path, here: dict[str, str] | None = None, **changes: Any) ->
         ({"vast": {"repo_url": "/my/checkout"}}, UsageError, "not an address that a rented"),
         ({"vast": {"repo_url": "file:///my/checkout"}}, UsageError, "not an address"),
         ({"vast": {"repo_url": "git@example.org:me/quark"}}, UsageError, "not an address"),
+        ({"vast": {"repo_url": "http://example.org/quark"}}, UsageError, "not an address"),
+        ({"vast": {"repo_url": "git://example.org/quark"}}, UsageError, "not an address"),
         ({"vast": {"repo_url": "--upload-pack=x"}}, UsageError, "not an address"),
         ({"vast": {"repo_url": "https://me:pass12345@e.org/q"}}, UsageError, "would keep the secret"),
         ({"vast": {"repo_url": URL, "repo_ref": "--x"}}, UsageError, "vast.repo_ref --x"),

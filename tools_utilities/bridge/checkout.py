@@ -18,7 +18,9 @@ from tools_utilities.errors import MachineError, UsageError
 from tools_utilities.process_environment import child_environment
 from tools_utilities.redaction import redact, refuse_signed
 
-SCHEMES = ("https", "http", "git")
+SECURE, OPEN = "https", ("http", "git")
+"""What runs over there is given keys: on the way nobody may change it, but on this machine itself."""
+OWN_HOSTS = ("127.0.0.1", "::1", "localhost")
 _REF = re.compile(r"(?!-)(?!.*\.\.)[A-Za-z0-9._/@+-]{1,200}")
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,100}")
 PIPELINE_FILE = "tools_utilities/bridge/bridge_process.py"
@@ -36,10 +38,11 @@ def check_repository(url: str, ref: str | None) -> None:
     """
     refuse_signed(url, "vast.repo_url")
     parts = urlsplit(url)
-    if parts.scheme not in SCHEMES or not parts.hostname or not _NAME.fullmatch(folder_name(url)):
+    safe = parts.scheme == SECURE or (parts.scheme in OPEN and parts.hostname in OWN_HOSTS)
+    if not safe or not parts.hostname or not _NAME.fullmatch(folder_name(url)):
         raise UsageError(
             f"vast.repo_url {url}: not an address that a rented machine can clone",
-            hint=f"It has no key of yours: give one that anybody may read, {SCHEMES[0]}://…/NAME.git.",
+            hint=f"It has no key of yours: give one that anybody may read, {SECURE}://…/NAME.git.",
         )
     if ref is not None and not _REF.fullmatch(ref):
         raise UsageError(f"vast.repo_ref {ref}: not a branch, tag or commit")
