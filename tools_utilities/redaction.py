@@ -44,7 +44,9 @@ _NAMED = (
 _VALUE = r"[^\s\"'`,;&<>()\[\]{}\\]"
 _SHAPES = re.compile(
     rf"(?i:(?P<query>[?&](?:{_SIGNED})=)[^\s\"'&#<>\\]+)"
-    r"|(?P<user>://)[^\s/@\"'?#]+(?=@)"
+    # `s3://bucket@host` is how a bucket at an endpoint is called here; a name and a key are two.
+    r"|(?P<user>(?<!s3)(?<!r2)(?<!gs)(?<!az)://)[^\s/@\"'?#]+(?=@)"
+    r"|(?P<keys>(?:s3|r2|gs|az)://)[^\s/@\"'?#:]*:[^\s/@\"'?#]+(?=@)"
     rf"|(?i:(?P<named>{_NAMED}\b[\"']?\s{{0,3}}[=:]\s{{0,3}}(?:b?[\"'])?){_VALUE}{{6,}})"
     r"|(?P<scheme>\b(?:(?:Bearer|Basic)\s|(?:Signature|Credential)=))(?=[\w.~+/=-]*\d)[\w.~+/=-]{12,}"
     r"|\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,}\b"

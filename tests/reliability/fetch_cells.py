@@ -94,14 +94,17 @@ def listed_cells(state: str) -> list[Cell]:
 
 
 def few_of_each(cells: list[Cell], number: int, seed: int) -> list[Cell]:
-    """Draw so many cases of each fault and each number of times."""
+    """Draw so many cases of each fault and each number of times; half of them have a body to break."""
     rng = random.Random(seed)
     kinds = sorted({(cell.fault, cell.times) for cell in cells})
-    return [
-        cell
-        for kind in kinds
-        for cell in rng.sample([c for c in cells if (c.fault, c.times) == kind], number)
-    ]
+    drawn = []
+    for kind in kinds:
+        of_kind = [cell for cell in cells if (cell.fault, cell.times) == kind]
+        telling = [cell for cell in of_kind if cell.num_bytes > 1 and cell.state != "cached"]
+        chosen = rng.sample(telling, number // 2)
+        rest = [cell for cell in of_kind if cell not in chosen]
+        drawn += chosen + rng.sample(rest, number - len(chosen))
+    return drawn
 
 
 def listed_keys(folder: str) -> list[str]:

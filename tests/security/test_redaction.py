@@ -226,3 +226,12 @@ def test_private_files_are_private_at_once_and_whatever_was_there(tmp_path) -> N
     assert (tmp_path / "old").read_bytes() == b"new"
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert modes == {"old": 0o600, "fresh": 0o600, "appended": 0o600}
+
+
+@pytest.mark.parametrize("scheme", ["s3", "r2", "gs", "az"])
+def test_the_bucket_at_an_endpoint_is_no_secret(scheme: str) -> None:
+    """Every message of a store that is not Amazon's named it `***`."""
+    told = f"{scheme}://genomes@127.0.0.1:9000/data/x.jsonl does not exist"
+    assert redact(told) == told
+    assert redact(f"{scheme}://name:planted-key@genomes/x") == f"{scheme}://***@genomes/x"
+    assert redact("https://planted@host/x") == "https://***@host/x"

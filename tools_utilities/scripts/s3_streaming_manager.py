@@ -197,7 +197,7 @@ class StreamingManager:
         Raises:
             ObjectNotFoundError: it was listed and is gone.
             ObjectReplacedError: it is another version now.
-            IntegrityError: its bytes differ from its checksum, twice.
+            IntegrityError: its bytes differ from its checksum, however often they are fetched.
             AccessError: permission, credentials, region or clock.
             StoreError: given up after trying again.
         """
