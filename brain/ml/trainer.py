@@ -18,6 +18,7 @@ from brain.ml.checkpoint_saver import CheckpointSaver
 from brain.ml.device_peak import peak_of
 from brain.ml.evaluation import Evaluator
 from brain.ml.gradients import Gradients
+from brain.ml.left_out import left_out, left_out_text
 from brain.ml.model_shape import ModelShape
 from brain.ml.optimizer import set_learning_rate
 from brain.ml.rank_pace import RankPace
@@ -331,11 +332,15 @@ class Trainer:
             self._save()
         self._saver.wait()
         progress = self.progress
-        self.session.watchdog.watch_peers(())  # from here on ranks end, one before the other
         stats = self.stream.get_stats()
+        lacking = left_out(stats, self.group)
+        self.session.watchdog.watch_peers(())  # from here on ranks end, one before the other
         # In place of a barrier: from here on ranks part.
         sums = self.group.total([stats.get(name, 0.0) for name in SUMMED])
-        stats |= dict(zip(SUMMED, sums, strict=True))
+        stats |= dict(zip(SUMMED, sums, strict=True)) | lacking
+        text = left_out_text(lacking, self.group.world_size)
+        if text:
+            self.session.tell("warning", message=text)
         self.session.tell(
             "end",
             reason=reason,

@@ -42,14 +42,16 @@ class TrainingStream(MixedStream):
 
 
 def _flat(stats: Mapping[str, Any]) -> dict[str, Any]:
-    """Return statistics with waits by cause and percentiles of load times as numbers of their own."""
+    """Return statistics with waits, skipped records and load times as numbers of their own."""
     waits = {f"wait_{cause}_seconds": s for cause, s in stats.get("wait_seconds", {}).items()}
     loads = {
         f"load_{_LOADS[share]}_seconds": seconds
         for share, seconds in stats.get("load_seconds", {}).items()
     }
+    skipped = {f"skipped_{reason}": count for reason, count in stats.get("skipped", {}).items()}
     return {
         **{name: value for name, value in stats.items() if name != "load_seconds"},
+        **skipped,
         **waits,
         **loads,
     }

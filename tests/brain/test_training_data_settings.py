@@ -78,6 +78,9 @@ def test_bad_and_missing_shards_that_may_be_skipped_stop_no_run_before_it_begins
     assert train_here(make_job(tmp_path / "strict", store, **limits)) != 0
     assert train_here(make_job(tmp_path / "run", store, on_bad="skip", **limits)) == 0
     [end] = events(tmp_path / "run", "end")
+    told = "left out, over all epochs: 5 bad records, 1 part of a file that cannot be opened"
+    assert events(tmp_path / "run", "warning")[-1]["message"] == told
+    assert (end["stats"]["skipped_bad"], end["stats"]["skipped_unreadable"]) == (5, 1)
     good = {key: data for key, data in shards.items() if key not in (names[0], names[2], names[3])}
     whole = write_shards(tmp_path / "good", good)
     assert train_here(make_job(tmp_path / "other", whole, **limits)) == 0

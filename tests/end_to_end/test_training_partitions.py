@@ -75,3 +75,21 @@ def test_a_loss_above_max_drop_ends_a_run_before_the_first_step(
     assert 0 not in [training_forks.wait(pid) for pid in pids]
     assert events(tmp_path / "run", "step") == []
     assert "more than max_drop=0.01" in events(tmp_path / "run", "error")[-1]["message"]
+
+
+def test_what_is_left_out_is_told_once_whatever_ranks_there_are(
+    tmp_path: Path, training_forks: ForkServer, port: int
+):
+    shards = text_shards(shards=4)
+    first = next(key for key in shards if "/train/" in key)
+    shards[first] = b'{"id": \n' * 3 + b'{"text": ""}\n' * 2 + shards[first]
+    store = write_shards(tmp_path / "data", shards)
+    limits = {"epochs": 2.0, "max_steps": None, "on_bad": "skip", "val": ()}
+    run = tmp_path / "run"
+    pids = training_forks.start_ranks(make_job(run, store, **limits), 2, port)
+    assert [training_forks.wait(pid) for pid in pids] == [0, 0]
+    # Both ranks open the shard of which they are.
+    told = "left out, over all epochs: at least 6 bad records, 4 empty records"
+    assert [one["message"] for one in events(run, "warning")] == [told]
+    [end] = events(run, "end")
+    assert (end["stats"]["skipped_bad"], end["stats"]["skipped_empty"]) == (6, 4)
