@@ -18,7 +18,7 @@ from uuid import UUID
 
 import msgspec
 
-from tools_utilities.errors import QuarkError, UsageError
+from tools_utilities.errors import QuarkError, UsageError, said_by
 from tools_utilities.manifest import Chunk
 from tools_utilities.shard_format import Sample
 
@@ -113,7 +113,7 @@ def apply(work: Work, batch: list[Sample], chunk: Chunk, first: int) -> list[Any
         if culprit is not None:
             where = f"{chunk.key}, sample {first + culprit}"
         raise FunctionError(
-            f"{work.function_name}: {type(error).__name__}: {error} ({where})",
+            f"{work.function_name}: {said_by(error)} ({where})",
             hint="Its shard is free again; correct the function and run the same command, "
             "or leave such samples out with on_bad=skip.",
             key=chunk.key,
@@ -140,7 +140,7 @@ def apply_each(
         try:
             results += _results(work, [sample], f"{chunk.key}, sample {first + at}")
         except Exception as error:  # noqa: BLE001 - whatever the user's code raises
-            bad.append(BadSample(sample=first + at, error=f"{type(error).__name__}: {error}"))
+            bad.append(BadSample(sample=first + at, error=said_by(error)))
     return results, bad
 
 

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, TypeVar
 import msgspec
 
 from tools_utilities.chunk_writer import WrittenChunk, write_chunk
-from tools_utilities.errors import QuarkError, RecordError
+from tools_utilities.errors import QuarkError, RecordError, said_by
 from tools_utilities.process_environment import OWN_PATH, child_environment, own_program
 from tools_utilities.sample_codec import decode_sample, encode_sample
 from tools_utilities.shard_format import shard_formats
@@ -219,7 +219,7 @@ def reply_to(job: ChunkJob) -> ChunkReply:
             is_record=isinstance(error, RecordError),
         )
     except Exception as error:  # noqa: BLE001 - told to the process that asked
-        return ChunkReply(error=f"{job.path.name}: {type(error).__name__}: {error}")
+        return ChunkReply(error=f"{job.path.name}: {said_by(error)}")
 
 
 def new_paths(staging: Path, name: str) -> tuple[Path, Path]:

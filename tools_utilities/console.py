@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from tools_utilities.errors import InputNeededError, QuarkError
+from tools_utilities.errors import InputNeededError, QuarkError, said_by
 from tools_utilities.redaction import redact, redact_data
 from tools_utilities.terminal_picker import Choice, pick_by_line
 from tools_utilities.terminal_text import (
@@ -130,7 +130,7 @@ class Console:
             message, code, detail = str(error), error.exit_code, error.detail
             hint = error.hint or DEFAULT_HINTS.get(code, UNKNOWN_HINT)
         else:
-            message, code, detail = f"{type(error).__name__}: {error}", 1, {}
+            message, code, detail = said_by(error), 1, {}
             hint = UNKNOWN_HINT
         self.failure(message, hint)
         if self.about.verbose:

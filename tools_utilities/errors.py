@@ -28,6 +28,10 @@ Every error crosses process borders: it pickles to its message, hint and detail 
 import json
 from typing import Any, ClassVar
 
+LONGEST_TEXT, LONGEST_SECRET = 16_384, 4_096
+"""Characters: of a message, whose words may be a stranger's; of what is masked in it."""
+_CUT_WORDS = 64
+
 
 class QuarkError(Exception):
     """The base: a message that holds the values, a hint that holds the next step.
@@ -44,13 +48,16 @@ class QuarkError(Exception):
             message, hint, detail = carried
         from tools_utilities.redaction import redact  # which raises such errors itself
 
-        message = redact(message)
+        def told(text: str) -> str:
+            # Before it is cut: a part of a secret would not be known for one.
+            return bounded(redact(text[: LONGEST_TEXT + LONGEST_SECRET]), len(text))
+
+        message = told(message)
         super().__init__(message)
         self.message_text = message
-        self.hint = redact(hint)
+        self.hint = told(hint)
         self.detail: dict[str, Any] = {
-            name: redact(value) if isinstance(value, str) else value
-            for name, value in detail.items()
+            name: told(value) if isinstance(value, str) else value for name, value in detail.items()
         }
 
     def __str__(self) -> str:
@@ -66,6 +73,22 @@ class QuarkError(Exception):
         """
         fields = [self.message_text, self.hint, self.detail]
         self.add_note(_NOTE + json.dumps(fields, default=str))
+
+
+def bounded(text: str, num_chars: int) -> str:
+    """Return a text as it can be shown, logged and sent: of what was `num_chars` long no more than anybody reads."""
+    if num_chars <= LONGEST_TEXT + _CUT_WORDS:  # also what was cut before it was sent
+        return text
+    return f"{text[:LONGEST_TEXT]} … ({num_chars:,} characters)"
+
+
+def said_by(error: BaseException) -> str:
+    """Return kind and words of an error of anybody's; some cannot be shown."""
+    try:
+        words = str(error)
+    except Exception as failure:  # noqa: BLE001 - whatever their own code raises
+        words = f"it cannot be shown ({type(failure).__name__})"
+    return f"{type(error).__name__}: {words}"
 
 
 def error_lines(error: QuarkError) -> str:

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from tools_utilities.claim_record import ClaimRecord
-from tools_utilities.errors import ClaimError, QuarkError, RunStoppedError, ShardCrashError
+from tools_utilities.errors import ClaimError, QuarkError, RunStoppedError, ShardCrashError, said_by
 from tools_utilities.shard_lease import DANGER_FACTOR, Phase, ShardLease
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class ShardHold:
         if isinstance(error, KeyboardInterrupt | RunStoppedError):
             return None
         before = self._lease.record.last_error if self._lease.record else None
-        return f"{type(error).__name__}: {error}" if error else before or "given up"
+        return said_by(error) if error else before or "given up"
 
     def _crashes(self, error: BaseException | None) -> int:
         """Return the count that is left in the record: what was given up for its crashes keeps them."""

@@ -19,7 +19,7 @@ import msgspec
 from tools_utilities.arrow_files import lean_memory
 from tools_utilities.chunk_writer import WrittenChunk
 from tools_utilities.chunk_writers import ChunkWriters, GrowingChunk
-from tools_utilities.errors import QuarkError, RecordError, StoreError, UsageError
+from tools_utilities.errors import QuarkError, RecordError, StoreError, UsageError, said_by
 from tools_utilities.holdout_split import HoldoutSplit
 from tools_utilities.json_records import encode_line
 from tools_utilities.manifest import Chunk
@@ -270,7 +270,7 @@ class ShardingRun:
         except Exception as error:  # any code may be a source: a generator, a dataset of the hub
             kind = StoreError if isinstance(error, OSError) else RecordError
             raise kind(
-                f"{self._source.uri}: at sample {number}: {type(error).__name__}: {error}",
+                f"{self._source.uri}: at sample {number}: {said_by(error)}",
                 hint="Once the source can be read, run the same command again: it goes on after "
                 "its last finished chunks.",
                 key=self._source.uri,

@@ -22,7 +22,7 @@ from brain.ml.process_group import ProcessGroup
 from brain.ml.random_state import RandomState, restore_random_state, take_random_state
 from brain.ml.schedule import Progress, RunLength
 from brain.ml.tensor_index import INDEX_FILE, SavedTensor, TensorIndex
-from tools_utilities.errors import ChangedError, DataError
+from tools_utilities.errors import ChangedError, DataError, said_by
 from tools_utilities.json_text import decode_json
 from tools_utilities.prepared_types import prepared
 
@@ -230,7 +230,7 @@ def load_checkpoint(path: Path, state: TrainerState, parts: Parts, group: Proces
             restore_random_state(_decoded(path, name, RandomState), parts.device)
     except (TypeError, ValueError, LookupError, RuntimeError, OverflowError) as error:
         raise DataError(
-            f"checkpoint {path.name}: not a state to go on from: {type(error).__name__}: {error}"
+            f"checkpoint {path.name}: not a state to go on from: {said_by(error)}"
         ) from error
 
 

@@ -24,7 +24,7 @@ from brain.ml.model_name import check_own, split_own
 from brain.ml.record_source import MakeBatch
 from brain.ml.task import Loss
 from brain.ml.training_job import TrainingJob
-from tools_utilities.errors import QuarkError, UsageError
+from tools_utilities.errors import QuarkError, UsageError, said_by
 
 logger = logging.getLogger(__name__)
 _WANTED = "It returns (model, loss), or (model, loss, collate) to make its own batches."
@@ -94,6 +94,6 @@ def _raised(job: TrainingJob, doing: str, error: Exception) -> Exception:
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{Path(error.filename).name}:{error.lineno}"
     return UsageError(
-        f"model {job.model}: {doing} raised {type(error).__name__}: {error} ({where})",
+        f"model {job.model}: {doing} raised {said_by(error)} ({where})",
         hint="The run's log has the whole traceback.",
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from brain.ml.streamed_source import StreamedSource
 from brain.ml.training_job import DataSource, TrainingJob
-from tools_utilities.errors import QuarkError, RecordError
+from tools_utilities.errors import QuarkError, RecordError, said_by
 
 MakeBatch = Callable[[list[Any]], tuple[Any, Any]]
 """Records → (inputs of the model, targets of the loss)."""
@@ -50,7 +50,7 @@ class RecordCollate(msgspec.Struct, frozen=True, kw_only=True):
             raise
         except Exception as error:
             raise RecordError(
-                f"{self.name}: collate raised {type(error).__name__}: {error} ({_fields(records)})",
+                f"{self.name}: collate raised {said_by(error)} ({_fields(records)})",
                 hint="It gets a list of records and returns (inputs, targets).",
             ) from error
         if not _is_pair(made):

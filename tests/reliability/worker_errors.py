@@ -1,6 +1,7 @@
 """What may go wrong in a worker; imported there, so it imports no torch."""
 
 import errno
+import json
 import os
 import signal
 import threading
@@ -112,6 +113,21 @@ class RaiseAt:
         """Return the ids."""
         found = [sample["id"] for sample in samples]
         if self.number in found:
+            error = KINDS[self.kind]()
+            raise error
+        return found
+
+
+class DecodeAt:
+    """A `deserialize` that goes wrong at a sample."""
+
+    def __init__(self, number: int, kind: str) -> None:
+        self.number, self.kind = number, kind
+
+    def __call__(self, data: bytes) -> Any:
+        """Return the record."""
+        found = json.loads(data)
+        if found["id"] == self.number:
             error = KINDS[self.kind]()
             raise error
         return found

@@ -16,6 +16,7 @@ from tools_utilities.errors import (
     RecordError,
     RunStoppedError,
     UsageError,
+    said_by,
 )
 
 KINDS: list[type[QuarkError]] = sorted(
@@ -101,3 +102,24 @@ def test_exit_codes_are_the_documented_ones():
         "RunStoppedError": 130,
     }
     assert RunStoppedError("stopped").exit_code == 130
+
+
+def test_words_without_end_are_cut_and_secrets_across_the_cut_are_masked():
+    """An error of a program of one's own may hold megabytes: masking those took minutes."""
+    for place in (16_384 - 30, 16_384 - 3, 16_384 + 3):
+        text = "x" * place + " https://planted-name@host/ " + "y" * 8_000_000
+        error = RecordError(text, hint=text, key=text)
+        for told in (str(error), error.hint, error.detail["key"]):
+            assert len(told) < 17_000
+            assert "planted" not in told
+            assert told.endswith(f"({len(text):,} characters)")
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: S301 - made here
+
+
+def test_an_error_that_cannot_be_shown_is_told_all_the_same():
+    class SilentError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    assert said_by(SilentError()) == "SilentError: it cannot be shown (RuntimeError)"
+    assert said_by(ValueError("words")) == "ValueError: words"

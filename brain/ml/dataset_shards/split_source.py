@@ -10,7 +10,7 @@ import msgspec
 
 from brain.ml.dataset_shards.shuffle_order import Indices
 from brain.ml.dataset_shards.split_table import SplitTable
-from tools_utilities.errors import DataNotFoundError, QuarkError, RecordError
+from tools_utilities.errors import DataNotFoundError, QuarkError, RecordError, said_by
 from tools_utilities.folder_columns import open_table_split
 from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.object_store import ObjectInfo, ObjectStore
@@ -132,7 +132,7 @@ class OpenedSplit:
             detail = self._locate(index)
             record = detail.get("record", index + 1)
             where = "record" if "record" in detail else f"byte {self.split.start}, record"
-            reason = f"deserialize() failed: {type(error).__name__}: {error}"
+            reason = f"deserialize() failed: {said_by(error)}"
             raise named(
                 RecordError(f"{self.split.key}: {where} {record}: {reason}", **detail), self._store
             ) from error

@@ -48,7 +48,7 @@ from brain.ml.dataset_shards.worker_ring import (
     encode_batch,
 )
 from brain.ml.dataset_shards.worker_shards import nearby_plan
-from tools_utilities.errors import QuarkError
+from tools_utilities.errors import QuarkError, said_by
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.process_environment import take_environment
 from tools_utilities.redaction import guard_process
@@ -304,7 +304,7 @@ def _portable(error: BaseException) -> BaseException:
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - made here
     except Exception:  # noqa: BLE001 - an exception of any kind may fail to pickle in any way
-        return QuarkError(f"{type(error).__name__}: {error}")
+        return QuarkError(said_by(error))
     return error
 
 
