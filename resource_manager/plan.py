@@ -138,7 +138,7 @@ def parameters_of(job: TrainingJob) -> int | None:
         return count_parameters(hf_folder(job.model))
     if job.model != "quark":
         return None  # only building it can tell
-    vocab = load_tokenizer(job.tokenizer).vocab_size
+    vocab = max(job.vocab_size or 0, load_tokenizer(job.tokenizer).vocab_size)
     return ModelShape(layers=job.layers, vocab_size=vocab, seq_len=job.seq_len).num_parameters
 
 

@@ -117,6 +117,8 @@ def test_parameters_are_those_of_the_model_itself():
     job = make_job(layers=2)
     shape = ModelShape(layers=2, vocab_size=259, seq_len=256)
     assert parameters_of(job) == shape.num_parameters > 400_000
+    wide = ModelShape(layers=2, vocab_size=50_000, seq_len=256)
+    assert parameters_of(make_job(layers=2, vocab_size=50_000)) == wide.num_parameters
     assert parameters_of(make_job(model="mypkg.models:build")) is None
 
 

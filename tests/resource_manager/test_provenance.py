@@ -18,7 +18,7 @@ GIVEN: dict[str, Any] = {
     "prefetch": 3, "fetch_concurrency": 5, "workers": 1, "shuffle": False, "shuffle_mb": 64.0, "seed": 7, "mix_stop": "first_exhausted", "stall_seconds": 9.0,
     "partition": "hash", "num_partitions": 4, "equalize": "pad", "max_drop": 0.5, "on_bad": "skip",
     "bad_budget": 9, "on_missing": "skip", "allow_changed": True, "allow_nan": True, "strict": True,
-    "text_key": "text", "vocab_size": 300, "seq_len": 64, "pad_id": 1, "eos_id": 3,
+    "text_key": "text", "vocab_size": 300, "token_dtype": "uint32", "seq_len": 64, "pad_id": 1, "eos_id": 3,
     "overlong": "error", "epochs": 2, "max_steps": 10, "max_tokens": 10_000, "max_samples": 900,
     "max_seconds": 60, "early_stop": 3, "batch_size": 16, "grad_accum": 2, "lr": 0.5, "schedule": "linear",
     "warmup_steps": 3, "optimizer": "sgd", "weight_decay": 0.2, "betas": [0.8, 0.9],
