@@ -36,7 +36,7 @@ from resource_manager.rental.rental_record import (
 from resource_manager.rental.rental_terms import check_disk, price_lines, price_of, wish_of_terms
 from resource_manager.rental.rented_run import RentedRun
 from resource_manager.rental.renting import Rental, Times, still_billed
-from tools_utilities.errors import StillBilledError, UsageError
+from tools_utilities.errors import MachineError, StillBilledError, UsageError
 from tools_utilities.process_environment import environment_now
 from tools_utilities.run_words import said_run
 from tools_utilities.terminal_text import human_bytes
@@ -252,18 +252,34 @@ class LookKeeper:
 
     def __init__(self, target: VastTarget, run_dir: Path, ssh: SshTarget) -> None:
         self._target, self._run_dir, self._ssh = target, run_dir, ssh
+        self._launch = ""
+        """The launch that is looked at: its folder there."""
 
     def begin(self, _run: RentedRun) -> RunHandle:
         """As of Keeper."""
+        record = read_record(self._run_dir)
+        self._launch = "" if record is None else record.run
         return self._ssh.attach(self._run_dir)
 
     def is_gone(self) -> bool:
-        """As of Keeper; who watches over the run sees to that."""
-        return False
+        """As of Keeper: who watches over the run has lost its machine, and has another or gives up."""
+        record, rental = read_record(self._run_dir), read_rental(self._run_dir)
+        if record is None or rental is None:
+            return False
+        if record.run != self._launch:
+            return record.state != "starting"
+        return record.state == "lost" and not record.collected and rental.is_over
 
-    def again(self, _run: RentedRun) -> RunHandle:
+    def again(self, run: RentedRun) -> RunHandle:
         """As of Keeper."""
-        raise UsageError(f"{self._run_dir.name}: another process watches over its machine")
+        record = read_record(self._run_dir)
+        if record is None or record.run == self._launch:
+            raise MachineError(
+                f"{self._run_dir.name}: its machine was lost, and it goes on on no other",
+                hint=f"Its checkpoints are kept: quark resume {said_run(self._run_dir.name)}",
+            )
+        run.tell("its machine was lost; it goes on on another one")
+        return self.begin(run)
 
     def cancel(self) -> None:
         """As of Keeper."""

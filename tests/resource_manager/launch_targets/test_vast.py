@@ -524,6 +524,67 @@ def test_a_lost_machine_is_followed_by_the_next_offer_from_the_last_checkpoint(
     assert record.cap_seconds == pytest.approx((15 - record.spent_before) / 1.9 * 3600, abs=1)
 
 
+class Attaching:
+    """Takes the place of the ssh target for who looks on."""
+
+    def __init__(self, *runs: Run) -> None:
+        self.runs, self.attached = [*runs], 0
+
+    def attach(self, _run_dir):
+        self.attached += 1
+        return self.runs[self.attached - 1]
+
+    def close(self):
+        return None
+
+
+@pytest.fixture
+def looked_at(fake, target, make_rented):
+    """A run that another process watches over: its folder, and `launch(name, **changes)` of it anew."""
+    job = make_rented()
+    run_dir = Path(job.run_dir)
+    launched(target, job).wait(30)
+    write_rental(run_dir, msgspec.structs.replace(record_of(job), state="running"))
+
+    def launch(name: str, state: str = "running") -> None:
+        where = Remote(where="ssh:root@127.0.0.1:9")
+        record = RemoteRecord(remote=where, run=name, metrics_base=0, log_base=0, state=state)
+        write_record(run_dir, record)
+
+    launch("runs/a")
+    return run_dir, launch
+
+
+def test_who_looks_on_follows_a_run_to_its_next_machine(fake, target, looked_at):
+    run_dir, launch = looked_at
+    target._ssh = ssh = Attaching(Run(ends_with=None), Run(ends_with=None))
+    viewer = target.attach(run_dir)
+    wait_for(lambda: ssh.attached == 1 and viewer.can_leave, 10)
+    launch("runs/b", "starting")
+    time.sleep(0.6)  # a few looks: it is being sent
+    assert ssh.attached == 1
+    launch("runs/b")
+    wait_for(lambda: ssh.attached == 2 and viewer.can_leave, 10)
+    assert "its machine was lost; it goes on on another one" in viewer.news()
+    ssh.runs[1].code = 0
+    assert viewer.wait(30) == 0
+    assert [run.asked for run in ssh.runs] == [[], []]
+
+
+def test_who_looks_on_is_told_when_no_machine_is_left(fake, target, looked_at):
+    run_dir, launch = looked_at
+    target._ssh = Attaching(Run(ends_with=None))
+    viewer = target.attach(run_dir)
+    wait_for(lambda: viewer.can_leave, 10)
+    launch("runs/a", "lost")
+    rental = read_rental(run_dir)
+    assert rental is not None
+    write_rental(run_dir, msgspec.structs.replace(rental, state="gone"))
+    with pytest.raises(MachineError, match="it goes on on no other") as caught:
+        viewer.wait(30)
+    assert "quark resume fox-1" in caught.value.hint
+
+
 def test_losses_end_somewhere(fake, target, make_rented, ssh):
     fake.offers = [offer(number) for number in range(1, 9)]
     ssh.run = Run(ends_with=None)
