@@ -1,25 +1,15 @@
-"""What the formats made of Arrow data (Parquet, Arrow IPC) share: files, columns, errors, tables."""
+"""What the formats made of Arrow data (Parquet, Arrow IPC) share: files, columns, errors."""
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from tools_utilities.errors import QuarkError, RecordError
-from tools_utilities.shard_format import Columns, ReadOptions, Sample
+from tools_utilities.shard_format import Columns, ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-WRITE_ROWS = 256
-_TABLE_BYTES = 4 << 20
-_LOOKED_AT = 4
-_SCALARS = frozenset({bool, float, int, type(None)})
-_SCALAR_BYTES = 8
-_DEEPEST = 100
-"""Levels of a column: Arrow takes minutes for ten times as many."""
-_TOO_DEEP = "nested too deeply"
 
 
 def first_column(key: str, found: Sequence[str], wanted: Sequence[str]) -> str:
@@ -166,162 +156,4 @@ def described(schema: "pa.Schema", options: ReadOptions) -> Columns:
         (name, str(kind))
         for name, kind in zip(schema.names, schema.types, strict=True)
         if name in names
-    )
-
-
-def write_tables(
-    samples: Iterable[Sample],
-    what: str,
-    open_writer: "Callable[[pa.Schema], Any]",
-    write: "Callable[[Any, pa.Table], None]",
-    *,
-    table_bytes: int = _TABLE_BYTES,
-) -> int:
-    """Write samples as tables of about `table_bytes`; the first samples settle the columns and their types.
-
-    Args:
-        samples: What to write.
-        what: The format, for errors.
-        open_writer: Returns a writer for a schema, as a context.
-        write: Writes one table with it.
-        table_bytes: Of a table, in memory.
-
-    Raises:
-        RecordError: a later sample does not fit them.
-    """
-    import pyarrow as pa
-
-    stream = iter(samples)
-    count, pending, pending_bytes = 0, list[pa.Table](), 0
-    try:
-        chunk = _next_rows(stream, table_bytes)
-        schema = _table(chunk, None, 0, what).schema
-        with open_writer(schema) as writer:
-            while chunk:
-                pending.append(_table(chunk, schema, count, what))
-                pending_bytes += pending[-1].nbytes
-                count += len(chunk)
-                chunk = _next_rows(stream, table_bytes)
-                if pending_bytes >= table_bytes or not chunk:
-                    write(writer, pa.concat_tables(pending))
-                    pending, pending_bytes = [], 0
-    except pa.ArrowException as error:
-        raise _unwritable(0, count, str(error), what) from error
-    except RecursionError as error:
-        raise _unwritable(count, 1, _TOO_DEEP, what) from error
-    return count
-
-
-def _next_rows(stream: Iterator[Sample], num_bytes: int) -> list[Sample]:
-    """Return the next samples, `WRITE_ROWS` at most and fewer where they hold about `num_bytes`."""
-    rows, held = list[Sample](), 0
-    for sample in stream:
-        rows.append(sample)
-        for value in sample.values():  # every value of a dataset passes here
-            held += len(value) if type(value) is str else _about_bytes(value)
-        if len(rows) >= WRITE_ROWS or held >= num_bytes:
-            break
-    return rows
-
-
-def _about_bytes(value: Any) -> int:
-    if type(value) in _SCALARS:
-        return _SCALAR_BYTES
-    if isinstance(value, str | bytes):
-        return len(value)
-    if isinstance(value, list | tuple) and value:
-        shown = value[:_LOOKED_AT]
-        return (8 + sum(map(_about_bytes, shown)) // len(shown)) * len(value)
-    if isinstance(value, dict):
-        return 64 + sum(map(_about_bytes, value.values()))
-    return int(getattr(value, "nbytes", _SCALAR_BYTES))
-
-
-def _table(samples: list[Sample], schema: "pa.Schema | None", first: int, what: str) -> "pa.Table":
-    import pyarrow as pa
-
-    shapes = dict.fromkeys(map(tuple, samples))  # few, so that not every name is looked at
-    names = list(dict.fromkeys(chain.from_iterable(shapes)))
-    try:
-        if schema is None:
-            if samples and not names:  # pyarrow would write a table without rows
-                raise _unwritable(first, len(samples), "they have no fields", what)
-            if _is_deep(samples):
-                raise _unwritable(first, len(samples), _TOO_DEEP, what)
-            return pa.table({name: [sample.get(name) for sample in samples] for name in names})
-        if new := [name for name in names if name not in schema.names]:
-            at = next(at for at, sample in enumerate(samples) if any(map(sample.__contains__, new)))
-            raise _unwritable(first + at, 1, f"not in the first ones: {', '.join(new)}", what)
-        table = pa.Table.from_pylist(samples, schema=schema)
-        _refuse_lost_fields(samples, schema, first, what)
-    except (pa.ArrowException, TypeError, OverflowError) as error:
-        first, count = _narrowed(samples, schema, first)
-        raise _unwritable(first, count, str(error), what) from error
-    return table
-
-
-def _is_deep(samples: list[Sample]) -> bool:
-    """Say whether a value is nested deeper than columns should be."""
-    level: list[Any] = list(samples)
-    for _ in range(_DEEPEST):
-        if not level:
-            return False
-        level = [
-            inner
-            for one in level
-            for inner in (one.values() if isinstance(one, dict) else one)
-            if isinstance(inner, dict | list | tuple)
-        ]
-    return True
-
-
-def _refuse_lost_fields(samples: list[Sample], schema: "pa.Schema", first: int, what: str) -> None:
-    import pyarrow as pa
-
-    for field in schema:
-        if pa.types.is_nested(field.type):
-            for at, sample in enumerate(samples):
-                if lost := _lost_fields(sample.get(field.name), field.type, field.name):
-                    raise _unwritable(first + at, 1, f"not in the first ones: {lost}", what)
-
-
-def _lost_fields(value: Any, kind: "pa.DataType", path: str) -> str:
-    """Return the first inner field that a type has no place for: pyarrow leaves it out in silence."""
-    import pyarrow as pa
-
-    if pa.types.is_struct(kind) and isinstance(value, dict):
-        known = {field.name: field.type for field in kind}
-        found = (
-            _lost_fields(inner, known[name], f"{path}.{name}")
-            if name in known
-            else f"{path}.{name}"
-            for name, inner in value.items()
-        )
-        return next(filter(None, found), "")
-    inside = getattr(kind, "value_type", None)
-    if inside is not None and pa.types.is_nested(inside) and isinstance(value, list | tuple):
-        return next(filter(None, (_lost_fields(one, inside, f"{path}[]") for one in value)), "")
-    return ""
-
-
-def _narrowed(samples: list[Sample], schema: "pa.Schema | None", first: int) -> tuple[int, int]:
-    """Return the first and the number of the samples that do not fit: the one, where it can be told."""
-    import pyarrow as pa
-
-    if schema is not None:
-        for at, sample in enumerate(samples):
-            try:
-                pa.Table.from_pylist([sample], schema=schema)
-            except (pa.ArrowException, TypeError, OverflowError):
-                return first + at, 1
-    return first, len(samples)
-
-
-def _unwritable(first: int, num_samples: int, why: str, what: str) -> RecordError:
-    last = first + max(0, num_samples - 1)
-    which = f"sample {first}" if first == last else f"samples {first} to {last}"
-    return RecordError(
-        f"{which} cannot be written as {what}: {why}",
-        hint="Give every sample the same columns and types, or write jsonl.",
-        record=first + 1,
     )

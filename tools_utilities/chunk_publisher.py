@@ -1,6 +1,5 @@
 """Puts finished chunk files where they belong: moved in a folder, uploaded and verified in a store."""
 
-import os
 import random
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from tools_utilities.errors import (
     StoreError,
 )
 from tools_utilities.object_store import ObjectInfo, ObjectStore
+from tools_utilities.object_stores._local_files import make_folders, sync_folder
 from tools_utilities.object_stores._s3_uploads import etags_of
 
 TRIES = 5
@@ -24,14 +24,9 @@ _PAUSE_SECONDS = 0.2
 def move_into(folder: Path, chunk: WrittenChunk, key: str) -> None:
     """Rename a chunk into `folder`, atomically and durably."""
     target = folder / key
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(target.parent)
     chunk.path.replace(target)
-    for changed in (target.parent, target.parent.parent):
-        descriptor = os.open(changed, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    sync_folder(target.parent)
 
 
 def upload_to(store: ObjectStore, prefix: str, chunk: WrittenChunk, key: str) -> None:

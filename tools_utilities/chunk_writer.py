@@ -17,13 +17,16 @@ import msgspec
 
 from tools_utilities.checksum import crc32c, encode_crc32c
 from tools_utilities.compression import CompressedWriter, compressed_writer
-from tools_utilities.json_records import ExactJson, decode_objects, encode_line
-from tools_utilities.shard_format import BoundedWriter, ReadOptions, Sample, ShardFormat
+from tools_utilities.json_records import encode_line
+from tools_utilities.line_samples import samples_of_lines
+from tools_utilities.shard_format import BatchWriter, BoundedWriter, Sample, ShardFormat
 
 QUEUE_BATCHES = 2
 BUFFER_BYTES = 256 << 10
 WRITER_BYTES = 12 << 20
 """What one writer may hold in memory, unless it is told less."""
+_MOST_PIECE_BYTES, _PIECES_OF_MEMORY = 1 << 20, 12
+"""What a compressor is given at a time: the fewer pieces, the fewer turns to wait for."""
 _LOOK_SECONDS = 0.05
 
 
@@ -127,7 +130,9 @@ def encode_lines(records: Sequence[bytes | Sample], first: int) -> bytes:
     return b"".join(encode_line(sample, first + at) for at, sample in enumerate(records))  # type: ignore[arg-type] # as above
 
 
-def write_lines(batches: Iterable[Sequence[Any]], stream: CompressedWriter) -> int:
+def write_lines(
+    batches: Iterable[Sequence[Any]], stream: CompressedWriter, piece_bytes: int = BUFFER_BYTES
+) -> int:
     """Write batches of JSON lines or samples and return how many; in pieces of one size.
 
     What a compressor gives may depend on how it is fed: so it is fed alike whatever the batches are,
@@ -139,15 +144,15 @@ def write_lines(batches: Iterable[Sequence[Any]], stream: CompressedWriter) -> i
         count += len(batch)
         start = 0
         if held:
-            start = BUFFER_BYTES - len(held)
+            start = piece_bytes - len(held)
             held += encoded[:start]
-            if len(held) < BUFFER_BYTES:
+            if len(held) < piece_bytes:
                 continue
             stream.write(bytes(held))
             held.clear()
-        whole = len(encoded) - (len(encoded) - start) % BUFFER_BYTES
-        for at in range(start, whole, BUFFER_BYTES):
-            stream.write(encoded[at : at + BUFFER_BYTES])  # type: ignore[arg-type] # any buffer
+        whole = len(encoded) - (len(encoded) - start) % piece_bytes
+        for at in range(start, whole, piece_bytes):
+            stream.write(encoded[at : at + piece_bytes])  # type: ignore[arg-type] # any buffer
         held += encoded[whole:]
     stream.write(bytes(held))
     return count
@@ -197,7 +202,7 @@ class FormatChunkWriter:
         self._slots = slots or threading.Semaphore(1)
         self._batches: queue.Queue[Sequence[Any] | None] = queue.Queue(QUEUE_BATCHES)
         self._error: BaseException | None = None
-        self._num_samples = 0
+        self._written: WrittenChunk | None = None
         self._abandoned = threading.Event()
         self._ended = self._told_end = False
         self._thread = threading.Thread(target=self._run, name="quark-chunk", daemon=True)
@@ -219,7 +224,8 @@ class FormatChunkWriter:
         self.end()
         self._thread.join()
         self._raise()
-        return self._file.settle(self._num_samples)
+        assert self._written is not None  # noqa: S101 - else there is an error
+        return self._written
 
     def abandon(self) -> None:
         """Stop the thread and remove the file."""
@@ -249,13 +255,19 @@ class FormatChunkWriter:
         self._ended = True
 
     def _run(self) -> None:
+        num_samples = 0
         with self._slots:
             try:
-                self._num_samples = self._write()
+                num_samples = self._write()
             except BaseException as error:  # noqa: BLE001 - handed to the thread that adds
                 self._error = error
                 while not self._ended:  # keep `add` from blocking for ever
                     self._ended = self._next() is None
+        if self._error is None and not self._abandoned.is_set():
+            try:  # several wait for the disk at a time, while others write
+                self._written = self._file.settle(num_samples)
+            except BaseException as error:  # noqa: BLE001 - as above
+                self._error = error
 
     def _write(self) -> int:
         return write_batches(
@@ -306,10 +318,15 @@ def write_batches(
 ) -> int:
     """Write batches of JSON lines or samples in a format, compressed; returns how many records."""
     if shard_format.name == "jsonl":
-        stream = compressed_writer(file, compression, memory_bytes=memory_bytes)
-        count = write_lines(batches, stream)
+        piece_bytes = min(_MOST_PIECE_BYTES, max(BUFFER_BYTES, memory_bytes // _PIECES_OF_MEMORY))
+        stream = compressed_writer(
+            file, compression, memory_bytes=memory_bytes, piece_bytes=piece_bytes
+        )
+        count = write_lines(batches, stream, piece_bytes)
         stream.close()
         return count
+    if compression is None and isinstance(shard_format, BatchWriter):
+        return shard_format.write_batches(batches, file, memory_bytes)
     samples = _samples(batches)
     if compression is None:
         return _format_write(samples, file, shard_format, memory_bytes)
@@ -333,16 +350,7 @@ class _Lines:
 
 def _samples(batches: Iterable[Sequence[Any]]) -> Iterator[Sample]:
     for batch in batches:
-        if isinstance(batch[0], bytes):
-            yield from decode_objects([memoryview(b"\n".join(batch))], count=len(batch)) or [
-                _exact.decode(line) for line in batch
-            ]
-        else:
-            yield from batch
-
-
-_exact = ExactJson(ReadOptions(allow_nan=True))
-"""For what the source took: it was told whether NaN may be there."""
+        yield from samples_of_lines(batch) if isinstance(batch[0], bytes) else batch
 
 
 def _format_write(

@@ -213,10 +213,12 @@ def compressed_writer(
     *,
     level: int | None = None,
     memory_bytes: int | None = None,
+    piece_bytes: int = 0,
 ) -> CompressedWriter:
     """Wrap `file`; the same input gives the same bytes (no time stamps), with checksums.
 
-    `memory_bytes`: zstd looks back less far where its memory would pass this.
+    `memory_bytes`: zstd looks back less far where its memory would pass this. `piece_bytes`: how much
+    is written at a time, so that what comes of it goes to the file in one piece; changes no byte.
 
     Raises:
         UsageError: the compression is not None, `gzip` or `zstd`.
@@ -231,7 +233,11 @@ def compressed_writer(
         compressor = zstandard.ZstdCompressor(
             compression_params=_zstd_parameters(level, memory_bytes)
         )
-        writer: CompressedWriter = compressor.stream_writer(file, closefd=False)
+        writer: CompressedWriter = compressor.stream_writer(
+            file,
+            write_size=max(piece_bytes, zstandard.COMPRESSION_RECOMMENDED_OUTPUT_SIZE),
+            closefd=False,
+        )
         return writer
     raise UsageError(f"unknown compression {compression!r}", hint="Known: gzip, zstd.")
 

@@ -28,7 +28,6 @@ from tools_utilities.shard_format import COMPRESSIONS, shard_formats
 from tools_utilities.sharding_progress import Header, Progress, Round, schema_of
 
 WORKERS = 2
-_UPLOADS_AT_ONCE = 3
 VAL = "val"
 
 
@@ -152,6 +151,8 @@ class Publisher(msgspec.Struct, frozen=True):
     """Local folder for chunks being written; removed at the end."""
     publish: Callable[[WrittenChunk, str], None]
     """`publish(chunk, key)`: move or upload and verify; the local file is gone afterwards."""
+    at_once: int = 3
+    """Chunks published at a time."""
 
 
 class ShardingRun:
@@ -354,7 +355,7 @@ class ShardingRun:
             with self._told_apart(shard):
                 written[shard] = self._writers[shard].finish()
             del self._writers[shard]
-        with ThreadPoolExecutor(_UPLOADS_AT_ONCE, thread_name_prefix="publish") as pool:
+        with ThreadPoolExecutor(self._publisher.at_once, thread_name_prefix="publish") as pool:
             chunks = dict(zip(written, pool.map(self._publish, written.items()), strict=True))
         finished = Round(
             samples=number,

@@ -9,6 +9,7 @@ import hashlib
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ from tools_utilities.sharding_progress import (
 STAGING = ".quark-staging"
 PROGRESS = ".quark-progress.jsonl"
 FINISHED = ".quark-finished.json"
+_WRITES_AT_ONCE, _UPLOADS_AT_ONCE = 8, 3
 HERE, THERE, FOUND = "here", "there", "found"
 """Progress is kept on this machine · beside the output · there if it is there already, else here."""
 
@@ -106,7 +108,8 @@ class ShardingOutput:
             if self._local is not None
             else Uploader(self._store, self._prefix, sleep)
         )
-        return Publisher(self.staging, publish)
+        at_once = _WRITES_AT_ONCE if self._local is not None else _UPLOADS_AT_ONCE
+        return Publisher(self.staging, publish, at_once)
 
     def clean(self) -> None:
         """Remove what a killed run left: parts of uploads in the store, unfinished chunks here."""
@@ -183,16 +186,15 @@ class ShardingOutput:
 
     def _write_folders(self, rounds: Sequence[Round], header: Header) -> dict[str, Any]:
         masters = {}
-        for side, numbers in self._plan.sides().items():
-            shards = shard_chunks(rounds, numbers)
-            for number, chunks in enumerate(shards):
-                folder = f"{side}shard_{number:03d}/"
-                if chunks:
-                    self._write_peer_index(folder, chunks)
-                content = encode_metadata(shard_metadata(number, len(shards), chunks))
-                self._store.put(f"{self._prefix}{folder}metadata.json", content)
-            masters[side] = master_metadata(shards, self._plan.chunk_bytes, rounds[0].schema)
-        self._store.put(self._prefix + FINISHED, msgspec.json.encode(header))
+        with ThreadPoolExecutor(1) as beside:
+            finished = beside.submit(
+                self._store.put, self._prefix + FINISHED, msgspec.json.encode(header)
+            )
+            for side, numbers in self._plan.sides().items():
+                shards = shard_chunks(rounds, numbers)
+                self._write_shards(side, shards)
+                masters[side] = master_metadata(shards, self._plan.chunk_bytes, rounds[0].schema)
+            finished.result()
         for side, master in masters.items():
             self._store.put(f"{self._prefix}{side}{MASTER}", encode_metadata(master))
         return _summary(list(masters.values()))
@@ -203,14 +205,24 @@ class ShardingOutput:
             shards = [list(shard.chunks) for shard in found]
         else:
             shards = shard_chunks(rounds, range(self._plan.num_shards))
-            for number, chunks in enumerate(shards, addition.first_shard):
-                folder = f"shard_{number:03d}/"
-                if chunks:
-                    self._write_peer_index(folder, chunks)
-                total = addition.first_shard + len(shards)
-                content = encode_metadata(shard_metadata(number, total, chunks))
-                self._store.put(f"{self._prefix}{folder}metadata.json", content)
+            self._write_shards("", shards, addition.first_shard)
         return finish_addition(self._store, self._prefix, addition, shards).summary
+
+    def _write_shards(
+        self, side: str, shards: Sequence[Sequence[Chunk]], first_shard: int = 0
+    ) -> None:
+        """Write what lies beside each shard's chunks; several at a time, as each waits for the disk."""
+
+        def write(number: int, chunks: Sequence[Chunk]) -> None:
+            folder = f"{side}shard_{number:03d}/"
+            if chunks:
+                self._write_peer_index(folder, chunks)
+            content = encode_metadata(shard_metadata(number, first_shard + len(shards), chunks))
+            self._store.put(f"{self._prefix}{folder}metadata.json", content)
+
+        with ThreadPoolExecutor(_WRITES_AT_ONCE, thread_name_prefix="metadata") as pool:
+            for _ in pool.map(write, range(first_shard, first_shard + len(shards)), shards):
+                pass
 
     def _write_peer_index(self, folder: str, chunks: Sequence[Chunk]) -> None:
         index = peer_index(self._plan.format, chunks, self._range)

@@ -116,13 +116,10 @@ class Progress:
         return [msgspec.json.decode(line, type=Round) for line in lines[1:-1]]
 
     def begin(self, header: Header) -> None:
-        """Start the file anew."""
+        """Start the file anew; it is durable with its first round."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._path.with_suffix(".tmp")
-        with temporary.open("wb") as file:
-            file.write(msgspec.json.encode(header) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        temporary.write_bytes(msgspec.json.encode(header) + b"\n")
         temporary.replace(self._path)
 
     def cut_torn_line(self) -> None:

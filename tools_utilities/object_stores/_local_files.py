@@ -44,7 +44,7 @@ def make_folders(folder: Path) -> None:
         folder = folder.parent
     for path in reversed(missing):
         path.mkdir(exist_ok=True)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
 def write_file(path: Path, data: bytes | Path, *, replace: bool) -> os.stat_result:
@@ -75,7 +75,7 @@ def write_file(path: Path, data: bytes | Path, *, replace: bool) -> os.stat_resu
         with suppress(FileNotFoundError):
             temporary.unlink()
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
     return status
 
 
@@ -108,7 +108,8 @@ def _rename_new(source: Path, target: Path) -> None:
         source.unlink()
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

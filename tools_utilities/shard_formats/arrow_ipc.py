@@ -16,9 +16,9 @@ from tools_utilities.arrow_files import (
     as_record_error,
     chosen_columns,
     described,
-    write_tables,
 )
 from tools_utilities.arrow_rows import ArrowRows
+from tools_utilities.arrow_tables import one_by_one, write_tables
 from tools_utilities.errors import RecordError, UsageError
 from tools_utilities.line_index import whole_object
 from tools_utilities.object_store import ObjectInfo
@@ -117,9 +117,9 @@ class ArrowIpc:
         import pyarrow as pa
 
         return write_tables(
-            samples,
+            one_by_one(samples),
             _WHAT,
-            lambda schema: pa.ipc.new_file(file, schema),  # type: ignore[arg-type]  # any file will do
+            lambda first: pa.ipc.new_file(file, first.schema),  # type: ignore[arg-type]  # any file will do
             lambda writer, table: writer.write_table(table.combine_chunks()),
         )
 

@@ -16,9 +16,9 @@ from tools_utilities.arrow_files import (
     as_record_error,
     chosen_columns,
     described,
-    write_tables,
 )
 from tools_utilities.arrow_rows import ArrowRows, python_rows
+from tools_utilities.arrow_tables import one_by_one, write_tables
 from tools_utilities.errors import RecordError, UsageError
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.parquet_pages import Read, check_rows, most_rows, no_bomb
@@ -39,6 +39,8 @@ _BATCH_BYTES = 2 << 20
 _PROBE_ROWS = 64
 _FEW_ROWS = 1024
 _BUFFER_BYTES = 1 << 20
+_SHOWN_ROWS = 1024
+_OFTEN = 2
 _WRITER_BYTES = 12 << 20
 """A row group of 4 MiB, and what encoding it takes."""
 
@@ -103,15 +105,43 @@ class Parquet:
 
     def write_within(self, samples: Iterable[Sample], file: BinaryIO, memory_bytes: int) -> int:
         """Write smaller row groups where `memory_bytes` asks for it."""
+        return self.write_batches(one_by_one(samples), file, memory_bytes)
+
+    def write_batches(
+        self, batches: Iterable[Sequence[Any]], file: BinaryIO, memory_bytes: int
+    ) -> int:
+        """Write batches of samples or of JSON lines."""
         import pyarrow.parquet as pq
 
         return write_tables(
-            samples,
+            batches,
             "Parquet",
-            lambda schema: pq.ParquetWriter(file, schema, compression="zstd"),
+            lambda first: pq.ParquetWriter(
+                file,
+                first.schema,
+                compression="zstd",
+                use_dictionary=dictionary_columns(first),  # type: ignore[arg-type]  # or their names
+            ),
             lambda writer, table: writer.write_table(table, row_group_size=1 << 30),
             table_bytes=min(_WRITER_BYTES, memory_bytes) // 3,
         )
+
+
+def dictionary_columns(first: "pa.Table") -> bool | list[str]:
+    """Return the columns whose values come again often enough to be kept once; True: all may be.
+
+    A fifth of the encoder's time goes into dictionaries of long texts, which are given up when full.
+    """
+    import pyarrow as pa
+
+    if not first.num_rows or any(pa.types.is_nested(kind) for kind in first.schema.types):
+        return True  # of what is nested the values are not to be told by its rows
+    shown = first.slice(0, _SHOWN_ROWS)
+    return [
+        name
+        for name in shown.schema.names
+        if len(shown.column(name).unique()) * _OFTEN <= shown.num_rows
+    ]
 
 
 class ParquetSplit:
