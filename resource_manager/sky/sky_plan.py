@@ -142,9 +142,7 @@ def _rate_text(packed: Packed, offer: SkyOffer | None, price: Price) -> str:
     hour = f"an hour for {nodes} nodes" if nodes > 1 else "an hour"
     if offer is None or not offer.price_hour:
         return f"${rate:.2f} {hour} at most, as said"
-    now = (
-        f"${offer.price_hour:.2f} an hour as SkyPilot's catalogue has it, without disk and traffic"
-    )
+    now = f"${offer.price_hour:.2f} {hour} as SkyPilot's catalogue has it, without disk and traffic"
     return f"{now}, at most ${rate:.2f}, as said" if packed.terms.spot else now
 
 

@@ -18,7 +18,7 @@ from resource_manager.sky.sky_keeper import name_of
 from resource_manager.sky.sky_mirror import SkyMirror
 from resource_manager.sky.sky_offer import SkyOffer, chosen_offer, infras_of, is_place
 from resource_manager.sky.sky_packing import packed_of
-from resource_manager.sky.sky_plan import cap_of, rate_of
+from resource_manager.sky.sky_plan import cap_of, plan_facts, price_of_plan, rate_of
 from resource_manager.sky.sky_program import Answer, dotenv, find_sky, json_in, plain
 from resource_manager.sky.sky_run import told_code
 from resource_manager.sky.sky_supervisor import GRACE_SECONDS, Told, supervise
@@ -163,6 +163,20 @@ def test_the_cap_is_of_what_is_reckoned_with(make_cloud_job):
     assert cap_of(own, own.remote.terms, 0.0, 0.0) == 2400 + 60 + 300
     # A cloud that shows no price is reckoned with at what was said.
     assert rate_of(terms, free) == 2.0
+
+
+def test_the_price_is_of_all_nodes(make_cloud_job):
+    job = make_cloud_job(nodes=2, batch_size=8)
+    terms = job.remote.terms
+    offer = SkyOffer(place="AWS (us-east-1)", instance="m6i", price_hour=0.2, infra="aws/us-east-1")
+    held = Held(infra="aws", price_hour=2.0, folder="/q")
+    packed = packed_of(job, held, Sent(variables={}), terms, "aws")
+    facts = dict(plan_facts(packed, offer, price_of_plan(job, terms, offer, 0.5), 0.5))
+    assert facts["sky"] == (
+        "AWS (us-east-1) · m6i · no GPU · 2 nodes · the cheapest that SkyPilot finds"
+    )
+    assert facts["price"].startswith("$0.20 an hour for 2 nodes as SkyPilot's catalogue has it")
+    assert "of the $15 that were said, $0.50 are spent: ended after" in facts["cap"]
 
 
 # The task.

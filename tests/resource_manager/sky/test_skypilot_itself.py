@@ -130,7 +130,7 @@ def test_a_wrong_option_would_be_seen(python, tmp_path):
 
 
 def test_skypilot_takes_the_tasks(python, tmp_path):
-    held = Held(infra="aws/us-east-1", price_hour=3.0, deadline=2e9, disk_gb=50.0, folder="/tmp/q")  # noqa: S108
+    held = Held(infra="aws/us-east-1", price_hour=3.0, deadline=2e9, disk_gb=50.0, folder="/srv/q")
     managed = Held(
         infra="gcp/*/us-central1-a", price_hour=3.0, seconds=60, disk_gb=50, managed=True
     )
