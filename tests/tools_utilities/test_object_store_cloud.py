@@ -5,6 +5,7 @@ import sys
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -267,7 +268,7 @@ def test_a_token_is_sent_to_its_provider_alone(uri, endpoint, refused, tmp_path,
     for name in ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AZURE_STORAGE_TOKEN", "a-token")
-    store = open_store(StoreSpec(uri=uri, endpoint_url=endpoint))
+    store: Any = open_store(StoreSpec(uri=uri, endpoint_url=endpoint))
     if refused:
         with pytest.raises(AccessError, match=r"a token of .* is not sent to"):
             store.head("k")
@@ -278,4 +279,5 @@ def test_a_token_is_sent_to_its_provider_alone(uri, endpoint, refused, tmp_path,
 def test_a_key_that_signs_may_be_used_anywhere(tmp_path, monkeypatch):
     point_clouds_to("http://127.0.0.1:9", tmp_path, monkeypatch)
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5a2V5a2V5a2V5")
-    open_store(StoreSpec(uri="az://container", endpoint_url="http://azurite:10000"))._open()
+    store: Any = open_store(StoreSpec(uri="az://container", endpoint_url="http://azurite:10000"))
+    store._open()
