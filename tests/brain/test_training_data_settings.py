@@ -1,5 +1,6 @@
 """Settings of a run's data that only a run shows: the budget of bad records, how a mix ends."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from brain.ml.sample_log import final_samples
 from brain.ml.training_job import DataSource
+from tests.shard_reading import written
 from tests.training import events, make_job, text_shards, train_here, write_shards
 
 
@@ -110,3 +112,23 @@ def test_wide_tokens_are_never_taken_for_narrow_ones(tmp_path):
     assert len(all_samples(tmp_path / "c")) == len(all_samples(tmp_path / "a")) > 3
     # Said to be narrow, they are read as that.
     assert train_here(make_job(tmp_path / "d", wide, token_dtype="uint16", **limits)) == 0
+
+
+def test_a_webdataset_of_texts_is_trained_on_its_texts(tmp_path):
+    shards = text_shards(shards=2)
+    lines = write_shards(tmp_path / "lines", shards)
+    archives = {
+        key.replace(".jsonl", ".tar"): written(
+            "webdataset",
+            (
+                {"__key__": f"{row:05}", "txt": record["text"], "cls": str(record["id"])}
+                for row, record in enumerate(map(json.loads, data.splitlines()))
+            ),
+        )
+        for key, data in shards.items()
+    }
+    store = write_shards(tmp_path / "archives", archives)
+    limits = {"epochs": 1.0, "max_steps": None, "sample_log": True, "shuffle": False}
+    assert train_here(make_job(tmp_path / "a", lines, **limits)) == 0
+    assert train_here(make_job(tmp_path / "b", store, **limits)) == 0
+    assert all_samples(tmp_path / "a") == all_samples(tmp_path / "b")
