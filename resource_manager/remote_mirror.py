@@ -19,6 +19,7 @@ from resource_manager.launch_target import RunStatus
 from resource_manager.remote_host import PIECE_BYTES, RemoteHost
 from resource_manager.remote_record import RemoteRecord, write_record
 from tools_utilities.errors import DataError, MachineError
+from tools_utilities.prepared_types import prepared
 from tools_utilities.private_files import write_private
 
 MOST_LISTED = 64 << 20
@@ -29,6 +30,7 @@ FULL_BYTES = 1 << 20
 LOST = "its processes are gone and left no word: ended from outside, or the machine started anew"
 
 
+@prepared
 class _Answer(msgspec.Struct, frozen=True):
     """What the helper says of a run."""
 
