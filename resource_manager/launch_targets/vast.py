@@ -268,7 +268,13 @@ class LookKeeper:
             return False
         if record.run != self._launch:
             return record.state != "starting"
-        return record.state == "lost" and not record.collected and rental.is_over
+        if record.state != "lost" or record.collected or not rental.is_over:
+            return False
+        # Whoever holds the lock is looking for the next machine.
+        lock = try_rental_lock(self._run_dir)
+        if lock is not None:
+            lock.close()
+        return lock is not None
 
     def again(self, run: RentedRun) -> RunHandle:
         """As of Keeper."""

@@ -17,7 +17,12 @@ from resource_manager.rental import cargo
 from resource_manager.rental.offers_command import open_api
 from resource_manager.rental.rental_api import OfferTakenError
 from resource_manager.rental.rental_http import Account
-from resource_manager.rental.rental_record import RentalRecord, read_rental, write_rental
+from resource_manager.rental.rental_record import (
+    RentalRecord,
+    read_rental,
+    try_rental_lock,
+    write_rental,
+)
 from resource_manager.rental.rented_run import RentedRun
 from resource_manager.rental.renting import BootError, Times
 from tests import training
@@ -579,7 +584,12 @@ def test_who_looks_on_is_told_when_no_machine_is_left(fake, target, looked_at):
     launch("runs/a", "lost")
     rental = read_rental(run_dir)
     assert rental is not None
+    watched = try_rental_lock(run_dir)
+    assert watched is not None
     write_rental(run_dir, msgspec.structs.replace(rental, state="gone"))
+    time.sleep(0.6)  # a few looks: who watches looks for the next machine
+    assert viewer.poll() is None
+    watched.close()
     with pytest.raises(MachineError, match="it goes on on no other") as caught:
         viewer.wait(30)
     assert "quark resume fox-1" in caught.value.hint
