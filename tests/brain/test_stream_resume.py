@@ -4,9 +4,11 @@ import json
 import random
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
+import torch
 
 from brain.ml.dataset_shards import epoch_reader, shuffle_order
 from brain.ml.dataset_shards.epoch_plan import EpochStart
@@ -241,6 +243,33 @@ def test_other_seed_settings_or_version_are_refused_by_name(manager):
         StreamDataset(manager, "data/x/").load_state_dict({**state, "version": 99})
     with pytest.raises(UsageError, match="position"):
         StreamDataset(manager, "data/x/").load_state_dict({**state, "position": "far"})
+
+
+def test_a_number_is_the_same_seed_and_epoch_whatever_library_it_is_of(manager):
+    expected = StreamDataset(manager, "data/x/", seed=7)
+    expected.set_epoch(3)
+    order = ids(expected)
+    numbers: tuple[tuple[Any, Any], ...] = (
+        (np.int64(7), np.int32(3)), (torch.tensor(7), torch.tensor(3)),
+    )  # fmt: skip
+    for seed, epoch in numbers:
+        stream = StreamDataset(manager, "data/x/", seed=seed)
+        stream.set_epoch(epoch)
+        iterator = iter(stream)
+        first = ids(islice(iterator, 20))
+        again = StreamDataset(manager, "data/x/", seed=7)
+        again.load_state_dict(json.loads(json.dumps(stream.state_dict())))
+        assert first + ids(again) == order
+        told = StreamLoader(stream, 4).samples_in_step(2, epoch=epoch)
+        assert told == StreamLoader(expected, 4).samples_in_step(2, epoch=3)
+        in_memory = StreamDataset.from_samples(range(50), seed=seed)
+        assert list(in_memory) == list(StreamDataset.from_samples(range(50), seed=7))
+    wrong: tuple[Any, ...] = ("7", 7.0, None)
+    for number in wrong:
+        with pytest.raises(UsageError, match=f"seed={number}: not a whole number"):
+            StreamDataset(manager, "data/x/", seed=number)
+    with pytest.raises(UsageError, match=r"epoch=1\.5: not a whole number"):
+        expected.set_epoch(cast("int", 1.5))
 
 
 def damaged_states(state: dict[str, Any]) -> Iterator[Any]:

@@ -67,7 +67,9 @@ SEQUENTIAL = LaneShape(num_lanes=1, num_window_splits=1)
 
 def keyed_bits(length: int, *key: str | int) -> npt.NDArray[np.uint64]:
     """Return random words that depend on `key` alone."""
-    digest = blake2b(repr(key).encode(), digest_size=16, person=b"quark order").digest()
+    # Numbers as Python writes them: numpy's of the same value would be another key.
+    plain = tuple(part if isinstance(part, str) else int(part) for part in key)
+    digest = blake2b(repr(plain).encode(), digest_size=16, person=b"quark order").digest()
     return np.random.Philox(key=int.from_bytes(digest, "little")).random_raw(length)
 
 

@@ -1,5 +1,6 @@
 """How a stream is read, apart from what: the settings of a StreamDataset, checked."""
 
+import operator
 from typing import Any
 
 import msgspec
@@ -41,6 +42,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     """So many ranks side by side get the same samples."""
 
     def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "seed", whole_number("seed", self.seed))
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise _bad(name, getattr(self, name), f"one of {', '.join(choices)}")
@@ -75,6 +77,18 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
             return None
         options = msgspec.to_builtins(self.partition_options)
         return {"name": self.partition, "options": options}
+
+
+def whole_number(name: str, value: Any) -> int:
+    """Return a whole number of any library as Python's own.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        raise _bad(name, value, "a whole number") from error
 
 
 def bad_budget_of(on_bad: str, said: int | None) -> int:

@@ -29,7 +29,7 @@ from brain.ml.dataset_shards.split_source import (
     StoreSource,
     no_data,
 )
-from brain.ml.dataset_shards.stream_config import StreamConfig
+from brain.ml.dataset_shards.stream_config import StreamConfig, whole_number
 from brain.ml.dataset_shards.stream_index import (
     IndexRequest,
     StreamIndex,
@@ -294,7 +294,7 @@ class StreamDataset(IterableDataset[Any]):
         """Make the next `iter()` epoch `epoch`, the one after it `epoch` + 1, and so on."""
         if epoch < 0:
             raise UsageError(f"epoch {epoch}: an epoch is 0 or more")
-        self.bookmark.start_at(EpochStart(epoch=epoch))
+        self.bookmark.start_at(EpochStart(epoch=whole_number("epoch", epoch)))
 
     def reset(self) -> None:
         """Go back to the beginning of epoch 0."""
