@@ -1,28 +1,21 @@
-"""Writes samples, or JSON lines, as Arrow tables: what Parquet and Arrow IPC share.
+"""Writes samples as Arrow tables: what Parquet and Arrow IPC share.
 
-Records are cut into groups by themselves alone, so that the bytes do not depend on how they come. The
-first table (about 4 MiB) settles columns and types: a column may begin with nulls, or be missing, there.
+The first table (about 4 MiB) settles columns and types: a column may begin with nulls, or be missing, there.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from tools_utilities.arrow_lines import lines_table, takes_schema
 from tools_utilities.errors import RecordError
-from tools_utilities.line_samples import samples_of_lines
 from tools_utilities.shard_format import Sample
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Group = Sequence[Sample] | Sequence[bytes]
-"""Consecutive records: samples, or JSON lines."""
-
 WRITE_ROWS = 256
 """Samples turned into a table at a time."""
 TABLE_BYTES = 4 << 20
-_MOST_LINES = 1 << 14
 _GROUPS_A_TABLE = 4
 _LOOKED_AT = 4
 _SCALARS = frozenset({bool, float, int, type(None)})
@@ -33,28 +26,28 @@ _TOO_DEEP = "nested too deeply"
 
 
 def write_tables(
-    batches: Iterable[Group],
+    samples: Iterable[Sample],
     what: str,
     open_writer: "Callable[[pa.Table], Any]",
     write: "Callable[[Any, pa.Table], None]",
     *,
     table_bytes: int = TABLE_BYTES,
 ) -> int:
-    """Write batches of records as tables of about `table_bytes`, and return how many records.
+    """Write samples as tables of about `table_bytes`, and return how many.
 
     Args:
-        batches: What to write.
+        samples: What to write.
         what: The format, for errors.
         open_writer: Returns a writer, as a context, for tables like the first.
         write: Writes one table with it.
         table_bytes: Of a table, in memory.
 
     Raises:
-        RecordError: a record does not fit the columns and types of the first table.
+        RecordError: a sample does not fit the columns and types of the first table.
     """
     import pyarrow as pa
 
-    groups = _groups(batches, table_bytes // _GROUPS_A_TABLE)
+    groups = _groups(samples, table_bytes // _GROUPS_A_TABLE)
     made = _Tables(what)
     try:
         more = made.fill(groups, table_bytes)
@@ -74,7 +67,7 @@ def write_tables(
 
 
 class _Tables:
-    """Records as tables of one schema, until they are taken."""
+    """Samples as tables of one schema, until they are taken."""
 
     def __init__(self, what: str) -> None:
         self.count = 0
@@ -84,20 +77,13 @@ class _Tables:
         self._settled = False
         self._pending: list[pa.Table] = []
 
-    def fill(self, groups: Iterator[Group], num_bytes: int) -> bool:
+    def fill(self, groups: Iterator[list[Sample]], num_bytes: int) -> bool:
         """Take groups until tables hold about `num_bytes`; False when there are no more."""
         for group in groups:
-            table = None
-            if (
-                self._schema is not None
-                and isinstance(group[0], bytes)
-                and takes_schema(self._schema)
-            ):
-                table = lines_table(group, self._schema)  # type: ignore[arg-type] # of one kind
-            for one in self._tables(group) if table is None else [table]:
-                self._pending.append(one)
-                self.pending_bytes += one.nbytes
-                self.count += one.num_rows
+            table = self._fit(group)
+            self._pending.append(table)
+            self.pending_bytes += table.nbytes
+            self.count += table.num_rows
             if self.pending_bytes >= num_bytes:
                 return True
         return False
@@ -112,12 +98,6 @@ class _Tables:
         # In the first table a column may have been added, or had nothing but nulls before.
         joined = pa.concat_tables(tables, promote_options="default")
         return joined if joined.schema == self._schema else joined.cast(self._schema)
-
-    def _tables(self, group: Group) -> "Iterator[pa.Table]":
-        """Yield a group as tables, by Python's values."""
-        for at in range(0, len(group), WRITE_ROWS):
-            part: Any = group[at : at + WRITE_ROWS]
-            yield self._fit(samples_of_lines(part) if isinstance(part[0], bytes) else list(part))
 
     def _fit(self, samples: list[Sample]) -> "pa.Table":
         try:
@@ -144,28 +124,17 @@ class _Tables:
         return None if wider == self._schema else wider
 
 
-def one_by_one(samples: Iterable[Sample]) -> Iterator[Group]:
-    """Yield samples as batches of one."""
+def _groups(samples: Iterable[Sample], num_bytes: int) -> Iterator[list[Sample]]:
+    """Yield samples in groups of `WRITE_ROWS` at most, and of about `num_bytes`, or of one."""
+    held: list[Sample] = []
+    held_bytes = 0
     for sample in samples:
-        yield (sample,)
-
-
-def _groups(batches: Iterable[Group], num_bytes: int) -> Iterator[Group]:
-    """Yield records in groups of at most `num_bytes`, or of one: lines or samples, never both."""
-    held: list[Any] = []
-    held_bytes, lines = 0, False
-    for batch in batches:
-        most = num_bytes if isinstance(batch[0], bytes) is lines else -1
-        lines = isinstance(batch[0], bytes)
-        most_records = _MOST_LINES if lines else WRITE_ROWS
-        for record in batch:
-            size = len(record) if lines else _sample_bytes(record)  # type: ignore[arg-type] # of one kind
-            if held and (held_bytes + size > most or len(held) >= most_records):
-                yield held
-                held, held_bytes = [], 0
-            most = num_bytes
-            held.append(record)
-            held_bytes += size
+        size = _sample_bytes(sample)
+        if held and (held_bytes + size > num_bytes or len(held) >= WRITE_ROWS):
+            yield held
+            held, held_bytes = [], 0
+        held.append(sample)
+        held_bytes += size
     if held:
         yield held
 

@@ -17,9 +17,8 @@ import msgspec
 
 from tools_utilities.checksum import crc32c, encode_crc32c
 from tools_utilities.compression import CompressedWriter, compressed_writer
-from tools_utilities.json_records import encode_line
-from tools_utilities.line_samples import samples_of_lines
-from tools_utilities.shard_format import BatchWriter, BoundedWriter, Sample, ShardFormat
+from tools_utilities.json_records import ExactJson, decode_objects, encode_line
+from tools_utilities.shard_format import BoundedWriter, ReadOptions, Sample, ShardFormat
 
 QUEUE_BATCHES = 2
 BUFFER_BYTES = 256 << 10
@@ -325,8 +324,6 @@ def write_batches(
         count = write_lines(batches, stream, piece_bytes)
         stream.close()
         return count
-    if compression is None and isinstance(shard_format, BatchWriter):
-        return shard_format.write_batches(batches, file, memory_bytes)
     samples = _samples(batches)
     if compression is None:
         return _format_write(samples, file, shard_format, memory_bytes)
@@ -350,7 +347,16 @@ class _Lines:
 
 def _samples(batches: Iterable[Sequence[Any]]) -> Iterator[Sample]:
     for batch in batches:
-        yield from samples_of_lines(batch) if isinstance(batch[0], bytes) else batch
+        if isinstance(batch[0], bytes):
+            yield from decode_objects([memoryview(b"\n".join(batch))], count=len(batch)) or [
+                _exact.decode(line) for line in batch
+            ]
+        else:
+            yield from batch
+
+
+_exact = ExactJson(ReadOptions(allow_nan=True))
+"""For what the source took: it was told whether NaN may be there."""
 
 
 def _format_write(

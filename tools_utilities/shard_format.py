@@ -201,17 +201,6 @@ class BoundedWriter(Protocol):
 
 
 @runtime_checkable
-class BatchWriter(Protocol):
-    """A format whose writer takes JSON lines as they are, too."""
-
-    def write_batches(
-        self, batches: Iterable[Sequence[Any]], file: BinaryIO, memory_bytes: int
-    ) -> int:
-        """Write batches, each of samples or of JSON lines, as `BoundedWriter.write_within` does."""
-        ...
-
-
-@runtime_checkable
 class DescribedFormat(Protocol):
     """A format that reads an object's columns where it plans its splits (a footer holds both)."""
 

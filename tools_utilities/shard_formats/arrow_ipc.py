@@ -18,7 +18,7 @@ from tools_utilities.arrow_files import (
     described,
 )
 from tools_utilities.arrow_rows import ArrowRows
-from tools_utilities.arrow_tables import one_by_one, write_tables
+from tools_utilities.arrow_tables import write_tables
 from tools_utilities.errors import RecordError, UsageError
 from tools_utilities.line_index import whole_object
 from tools_utilities.object_store import ObjectInfo
@@ -117,7 +117,7 @@ class ArrowIpc:
         import pyarrow as pa
 
         return write_tables(
-            one_by_one(samples),
+            samples,
             _WHAT,
             lambda first: pa.ipc.new_file(file, first.schema),  # type: ignore[arg-type]  # any file will do
             lambda writer, table: writer.write_table(table.combine_chunks()),

@@ -18,7 +18,7 @@ from tools_utilities.arrow_files import (
     described,
 )
 from tools_utilities.arrow_rows import ArrowRows, python_rows
-from tools_utilities.arrow_tables import one_by_one, write_tables
+from tools_utilities.arrow_tables import write_tables
 from tools_utilities.errors import RecordError, UsageError
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.parquet_pages import Read, check_rows, most_rows, no_bomb
@@ -105,16 +105,10 @@ class Parquet:
 
     def write_within(self, samples: Iterable[Sample], file: BinaryIO, memory_bytes: int) -> int:
         """Write smaller row groups where `memory_bytes` asks for it."""
-        return self.write_batches(one_by_one(samples), file, memory_bytes)
-
-    def write_batches(
-        self, batches: Iterable[Sequence[Any]], file: BinaryIO, memory_bytes: int
-    ) -> int:
-        """Write batches of samples or of JSON lines."""
         import pyarrow.parquet as pq
 
         return write_tables(
-            batches,
+            samples,
             "Parquet",
             lambda first: pq.ParquetWriter(
                 file,
