@@ -5,8 +5,9 @@ import os
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -25,11 +26,11 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(os.geteuid() != 0, reason="a rented machine's user is root"),
 ]
-SHARDS, ROWS, BATCH, EPOCHS = 4, 240, 8, 3
+SHARDS, ROWS, BATCH, EPOCHS = 4, 240, 8, 30
 STEPS_AN_EPOCH = SHARDS * ROWS // BATCH
 LOST_AT = 30
 SENTENCE = (
-    "train quark with {data}/d/train/ for {epochs} epochs, save every 10 steps, on vast under $2 an hour,"
+    "train quark with {data}/d/train/ for {epochs} epochs, save every 20 steps, on vast under $2 an hour,"
     " stop after $15, named fox-1"
 )
 
@@ -92,11 +93,12 @@ def project(
 
 
 @contextmanager
-def program(project: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+def program(
+    project: Path, *arguments: str, into: int | IO[bytes] = subprocess.PIPE
+) -> Iterator["subprocess.Popen[str]"]:
     with subprocess.Popen(
-        [*PROGRAM, *arguments], cwd=project, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True,
-    ) as started:  # fmt: skip
+        [*PROGRAM, *arguments], cwd=project, stdout=into, stderr=subprocess.STDOUT, text=True
+    ) as started:
         try:
             yield started
         finally:
@@ -128,13 +130,21 @@ def test_a_run_goes_on_on_the_next_offer_and_trains_on_every_sample_once(
 ):
     run_dir = project / "runs/fox-1"
     extra = f" --override checkpoint_dir={store.uri}/saved" if in_store else ""
-    with program(project, sentence(store, extra)) as started:
+    with program(project, sentence(store, extra)) as started, ExitStack() as others:
         training.wait_for(await_step(run_dir, LOST_AT), 120)
         if not in_store:
             training.wait_for(lambda: list_checkpoints(run_dir / "checkpoints"), 60)
+        seen = project / "seen"
+        file = others.enter_context(seen.open("wb"))
+        looking = others.enter_context(program(project, "attach fox-1", into=file))
+        # The first line is of what is known here; by the second it is connected.
+        training.wait_for(lambda: seen.read_text().count("fox-1: step") > 1, 100)
         lose(fake, second, 7000)
         said, _ = started.communicate(timeout=400)
+        looking.wait(100)
     assert started.returncode == 0, said
+    assert looking.returncode == 0, seen.read_text()
+    assert "its machine was lost; it goes on on another one" in seen.read_text()
     assert "instance 7000 was lost; instance 7000 is destroyed, as read back" in said
     assert "renting offer 1 at $1.250 an hour" in said
 
@@ -152,7 +162,7 @@ def test_a_run_goes_on_on_the_next_offer_and_trains_on_every_sample_once(
     resumed = starts[-1]["resumed_from_step"]
     assert [one["resumed_from_step"] for one in starts] == [None, resumed]
     assert resumed
-    assert resumed % 10 == 0
+    assert resumed % 20 == 0
     before = {step: made for step, made in samples_of(second).items() if step <= resumed}
     steps = before | {step: made for step, made in samples_of(machine).items() if step > resumed}
     assert sorted(steps) == list(range(1, EPOCHS * STEPS_AN_EPOCH + 1))
