@@ -55,6 +55,7 @@ _CUT_DOWNLOAD = 2
 _ENOUGH_OTHER_ETAGS = 3
 _MAX_SILENT_HEADS = 2
 _SPREAD = 3.0
+_SILENT_SHARE = 0.75
 _PRECONDITION_FAILED = 412
 
 
@@ -193,8 +194,8 @@ class Fetcher:
                 refused = resuming and type(error) is StoreError and not _is_transient(error)
                 now = self._clock()
                 first_failure = now if first_failure is None else first_failure
-                # A store's own time limit may strike just before the watch does.
-                waited_long = now - started >= 0.9 * limits.first_byte_seconds
+                # A store's own time limit may strike before the watch does.
+                waited_long = now - started >= _SILENT_SHARE * limits.first_byte_seconds
                 silent += waited_long and progress.received_bytes == 0
                 late = now - first_failure >= self._limits.retry_seconds
                 spent = attempts >= self._limits.max_attempts or late

@@ -20,22 +20,25 @@ def patiently(
     ask: Callable[[], _Result],
     *,
     seconds: float = PATIENCE_SECONDS,
+    least_tries: int = 1,
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
     jitter: Callable[[], float] = random.random,
 ) -> _Result:
-    """Return what `ask` returns; after a passing failure ask again, for so many seconds.
+    """Return what `ask` returns; after a passing failure ask again, for so many seconds and tries.
 
     Raises:
         StoreError: the last failure, when time is up; at once one that will not pass.
     """
     give_up = now() + seconds
-    pause = _FIRST_PAUSE
+    pause, tries = _FIRST_PAUSE, 0
     while True:
+        tries += 1
         try:
             return ask()
         except StoreError as error:
-            if not error.detail.get("transient") or now() > give_up:
+            late = now() > give_up and tries >= least_tries
+            if not error.detail.get("transient") or late:
                 raise
         sleep(pause * (0.5 + jitter()))
         pause = min(2 * pause, _LONGEST_PAUSE)

@@ -22,6 +22,9 @@ from tools_utilities.object_store import (
 )
 from tools_utilities.patience import patiently
 
+WRITE_TRIES = 4
+"""Three silences on a write's way, each as long as the client waits, are survived."""
+
 
 class PatientStore:
     """Another store, asked with patience (`patience.py` says how long).
@@ -104,12 +107,12 @@ class PatientStore:
 
     def put(self, key: str, data: bytes) -> ObjectInfo:
         """Write an object."""
-        return patiently(partial(self._store.put, key, data))
+        return patiently(partial(self._store.put, key, data), least_tries=WRITE_TRIES)
 
     def put_file(self, key: str, path: Path) -> ObjectInfo:
         """Write an object from a file."""
         send = partial(self._store.put_file, key, path)
-        return patiently(send) if self._whole_files else send()
+        return patiently(send, least_tries=WRITE_TRIES) if self._whole_files else send()
 
     def put_if_absent(self, key: str, data: bytes) -> ObjectInfo:
         """Create an object, once."""

@@ -46,7 +46,7 @@ def run(
 
 @pytest.mark.slow
 def test_at_a_twentieth_of_the_time(request, tmp_path, aws_environment):
-    for name in ("READ_SECONDS", "CONNECT_SECONDS"):
+    for name in ("READ_SECONDS", "CONNECT_SECONDS", "EXACT_SECONDS"):
         aws_environment.setattr(_s3_clients, name, getattr(_s3_clients, name) * TWENTIETH)
     limits = scaled(TWENTIETH, parted_from_bytes=2_000_000, part_bytes=1_000_000)
     with matrix("FETCH", request) as cells:

@@ -164,3 +164,24 @@ class TestTold:
         time, question = Time(), Troubled(2, unknown)
         assert time.ask(lambda: told(question)) == "answer"
         assert question.asked == 3
+
+
+def test_long_tries_are_counted_too():
+    """Three silences of ten seconds used up the half minute, and a write was not tried a fourth time."""
+    clock, asked = [0.0], []
+
+    def ask() -> str:
+        asked.append(clock[0])
+        if len(asked) < 4:
+            clock[0] += 10.5
+            raise StoreError("no answer", transient=True)
+        return "written"
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    assert patiently(ask, least_tries=4, now=lambda: clock[0], sleep=sleep) == "written"
+    asked.clear()
+    with pytest.raises(StoreError):
+        patiently(ask, now=lambda: clock[0], sleep=sleep)
+    assert len(asked) == 3

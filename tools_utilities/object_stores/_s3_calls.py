@@ -29,6 +29,8 @@ _LONGEST_PAUSE_SECONDS = 1.0
 WHOLE_ANSWER = 4.0
 _ALL_ANSWERS = 11.0
 _LAST_TRY = 0.4
+_SILENT_SHARE = 0.75
+"""Of the time for the first byte: boto3's own limit strikes before it."""
 _ABSENT = 404
 _ANSWERS = {404, 409, 412, 416}
 _BAD_REQUEST, _FORBIDDEN = 400, 403
@@ -54,8 +56,13 @@ class _Waiting:
         """Tries that ended when the time for the first byte did, each a tenth shorter than the last."""
         self._note(time.monotonic() - began)
 
+    @property
+    def num_silent(self) -> int:
+        """Tries so far that nothing came of."""
+        return self._silent
+
     def _note(self, seconds: float) -> bool:
-        silent = 0.9 * self._share() <= seconds < 2 * self._answer
+        silent = _SILENT_SHARE * self._share() <= seconds < 2 * self._answer
         self._silent += silent
         return silent
 
@@ -124,7 +131,8 @@ class S3Calls:
         given up within 3.5 times what one answer may take to begin, one that drips within 12 times.
         """
         waiting = _Waiting(_s3_clients.READ_SECONDS, time.monotonic() if since is None else since)
-        for attempt in range(1, READ_TRIES):
+        # A silence that somebody met before this was one of the tries.
+        for attempt in range(1, READ_TRIES - waiting.num_silent):
             try:
                 return self._asked_once(action, key, ask, waiting)
             except QuarkError as error:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 READ_SECONDS = 10
 CONNECT_SECONDS = 10
+EXACT_SECONDS = 8
+"""What boto3 waits, for a connection and for an answer: a write has no other limit, and four silences stay
+within 35 s."""
 CONNECTIONS = 64
 _AWS_HOST = re.compile(r"(\.amazonaws\.(com|com\.cn|eu)|\.api\.aws|\.amazonwebservices\.com\.cn)$")
 # Nothing listens on the discard port of loopback: what is sent there goes nowhere.
@@ -109,8 +112,8 @@ class S3Clients:
             rest["s3"] = dict(_PATH_STYLE)
         config = Config(
             retries={"mode": "standard", "total_max_attempts": 1},
-            connect_timeout=CONNECT_SECONDS,
-            read_timeout=READ_SECONDS,
+            connect_timeout=EXACT_SECONDS,
+            read_timeout=EXACT_SECONDS,
             max_pool_connections=CONNECTIONS,
             # Other stores than Amazon's often know none of its newer checksum headers.
             request_checksum_calculation="when_required",
