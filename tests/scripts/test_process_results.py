@@ -22,7 +22,7 @@ __all__ = ["dataset"]
         math.nan, [1.0, -math.inf], np.array([[0.5, math.nan]]), b"raw", {"deep": [b"raw"]},
         datetime(2026, 1, 1, tzinfo=UTC), Decimal("1.10"), "\ud800", object(),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_what_json_cannot_say_is_refused_not_altered(value):
     with pytest.raises(FunctionError, match=r"a result of c\.jsonl is not JSON") as caught:
