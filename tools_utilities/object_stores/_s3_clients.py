@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 READ_SECONDS = 10
 CONNECT_SECONDS = 10
 EXACT_SECONDS = 8
-"""What boto3 waits, for a connection and for an answer: a write has no other limit, and four silences stay
+"""What the clients wait, for a connection and for an answer: a write has no other limit, and four silences stay
 within 35 s."""
 CONNECTIONS = 64
 _AWS_HOST = re.compile(r"(\.amazonaws\.(com|com\.cn|eu)|\.api\.aws|\.amazonwebservices\.com\.cn)$")
@@ -187,8 +187,8 @@ class S3Clients:
         parts = urlsplit(endpoint)
         options: dict[str, Any] = {
             "allow_http": parts.scheme == "http",
-            "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
-            "read_timeout": timedelta(seconds=READ_SECONDS),
+            "connect_timeout": timedelta(seconds=EXACT_SECONDS),
+            "read_timeout": timedelta(seconds=EXACT_SECONDS),
             "timeout": timedelta(days=1),
             "pool_max_idle_per_host": str(CONNECTIONS),
         }
