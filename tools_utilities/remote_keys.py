@@ -5,7 +5,12 @@ from tools_utilities.setting_key import plain_key as _key
 from tools_utilities.setting_key import slot_key as _slot
 
 REMOTE_KEYS: tuple[SettingKey, ...] = (
-    _slot("where", "text", "Where to run: local, ssh:HOST, vast, aws, gcp, azure, k8s or sky:INFRA.", default="local"),
+    _slot(
+        "where",
+        "text",
+        "Where to run: local, ssh:HOST, vast, aws, gcp, azure, k8s or sky:INFRA.",
+        default="local",
+    ),
     _slot("gpu_type", "text", "GPU model to rent."),
     _slot("spot", "bool", "Rent interruptible machines."),
     _slot(

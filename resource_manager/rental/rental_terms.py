@@ -70,7 +70,9 @@ def price_of(job: Limited, terms: RentalTerms, offer: Offer | None, spent: float
     """Return the price of a plan: of the offer that was found, else the highest that may be."""
     rate = terms.max_price_hour if offer is None else offer.price_hour
     if rate is None:
-        raise UsageError("nobody said what the machine may cost", hint="Say it: … under $2 an hour.")
+        raise UsageError(
+            "nobody said what the machine may cost", hint="Say it: … under $2 an hour."
+        )
     return Price(
         dollars_per_hour=rate,
         basis="the highest price that was said" if offer is None else f"offer {offer.id} of vast",
