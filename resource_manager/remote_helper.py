@@ -127,7 +127,8 @@ class Helper:
         python = folder / "bin" / "python"
         with _locked(folder):
             if not (folder / "complete").exists():
-                shutil.rmtree(folder, ignore_errors=True)
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.rmtree(folder)
                 folder.mkdir(mode=0o700)
                 _make_environment(folder, python, mode == "inherit")
                 _install(folder, python, mode == "inherit", payload.decode(), constraints)

@@ -257,9 +257,7 @@ def _pages(view: memoryview, num_values: int) -> Iterator[Page]:
     while place < len(view) and seen < num_values:
         try:
             header, body = _struct(view, place, 0)
-            about = header.get(_DETAILS.get(header[1], 0), {})
-            encoding = about.get(4 if header[1] == _DATA_PAGES[1] else 2, 0)
-            page = Page(header[1], about.get(1, 0), encoding, header[3], header[2], body)
+            page = _page_of(header, body)
         except (IndexError, KeyError, _NoHeaderError):
             return
         if page.stored_bytes < 0 or page.decoded_bytes < 0 or page.num_values < 0:
@@ -267,6 +265,19 @@ def _pages(view: memoryview, num_values: int) -> Iterator[Page]:
         yield page
         seen += page.num_values if page.kind in _DATA_PAGES else 0
         place = body + page.stored_bytes
+
+
+def _page_of(header: dict[int, Any], body: int) -> Page:
+    """Return what a header says, if each field is of the kind that it must be."""
+    kind = header[1]
+    about = header.get(_DETAILS.get(kind, 0), {}) if isinstance(kind, int) else None
+    if not isinstance(about, dict):
+        raise _NoHeaderError
+    encoding = about.get(4 if kind == _DATA_PAGES[1] else 2, 0)
+    page = Page(kind, about.get(1, 0), encoding, header[3], header[2], body)
+    if not all(isinstance(number, int) for number in page):
+        raise _NoHeaderError
+    return page
 
 
 class _NoHeaderError(Exception):

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tools_utilities.fresh_folder import fresh_folder
 from tools_utilities.sample_codec import decode_sample, encode_sample
 from tools_utilities.sample_source import Source, SourceBlock
 
@@ -94,8 +95,7 @@ class ShuffledSource:
         done = self._folder / _DONE
         if done.is_file() and msgspec.json.decode(done.read_bytes()) == made_of:
             return
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(parents=True)
+        fresh_folder(self._folder)
         with _Scatter(0, self._path) as scatter:
             for block in self._source.blocks(0, None):
                 numbers = range(block.first, block.first + len(block.records))
@@ -122,9 +122,7 @@ class ShuffledSource:
             yield _record(piece), size
 
     def _sorted_in_parts(self, path: Path, bits: int) -> Iterator[tuple[Any, int]]:
-        folder = path.with_suffix(".parts")
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
+        folder = fresh_folder(path.with_suffix(".parts"))
         with _Scatter(bits, lambda part: folder / f"{part:03d}.rows") as scatter:
             rows = _read_rows(path)
             while batch := list(islice(rows, _BLOCK_RECORDS)):

@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from tools_utilities.errors import DataError
+from tools_utilities.fresh_folder import fresh_folder
 from tools_utilities.json_text import decode_json
 from tools_utilities.prepared_types import prepared
 
@@ -115,10 +116,7 @@ def point_to(folder: Path, name: str) -> None:
 
 def begin(folder: Path, step: int) -> Path:
     """Return a new, empty hidden folder to write a checkpoint into."""
-    hidden = hidden_folder(folder, step)
-    shutil.rmtree(hidden, ignore_errors=True)
-    hidden.mkdir(parents=True)
-    return hidden
+    return fresh_folder(hidden_folder(folder, step))
 
 
 def discard(hidden: Path, rank: int, *, handed_over: bool) -> None:

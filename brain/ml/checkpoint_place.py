@@ -25,6 +25,7 @@ from tools_utilities.errors import (
     StoreError,
 )
 from tools_utilities.fetch import Fetcher
+from tools_utilities.fresh_folder import fresh_folder
 from tools_utilities.json_text import decode_json
 from tools_utilities.object_store import ObjectStore, open_store
 from tools_utilities.patient_store import PatientStore
@@ -211,9 +212,7 @@ class StorePlace:
 
     def bring(self, name: str) -> Path:
         """As of CheckpointPlace."""
-        folder = self.path_of(name)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        folder = fresh_folder(self.path_of(name))
         (folder / COMPLETE_FILE).write_bytes(self._read(f"{self._prefix}{name}/{COMPLETE_FILE}"))
         complete = files.read_complete(folder)
         for file in complete.files:
