@@ -18,6 +18,7 @@ from brain.ml import checkpoint_files
 from brain.ml.checkpoint_files import Complete, FileRecord
 from brain.ml.checkpoint_place import CheckpointPlace
 from brain.ml.model_shape import ModelShape
+from brain.ml.optimizer import slots_differ
 from brain.ml.process_group import ProcessGroup
 from brain.ml.random_state import RandomState, restore_random_state, take_random_state
 from brain.ml.schedule import Progress, RunLength
@@ -280,6 +281,13 @@ def _load_optimizer(path: Path, parts: Parts) -> None:
             torch.empty_like(like, dtype=dtype) if same else torch.empty(saved.shape, dtype=dtype)
         )
         targets[key] = slots.setdefault(numbers[name], {})[slot] = made.detach()
+    for number, kept in slots.items():
+        wrong = slots_differ(parts.optimizer, kept)
+        if wrong is not None:
+            raise ChangedError(
+                f"the optimizer's state of {parts.names[number]} is of another optimizer: {wrong}",
+                hint="Use the optimizer of the run that wrote it.",
+            )
     with torch.no_grad():
         read_into(reader, targets)
     # Rates and decay come from the job: they may be changed for a resume.

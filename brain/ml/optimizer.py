@@ -1,7 +1,7 @@
 """The optimizer: AdamW or SGD, weight decay on matrices alone (not on norms or biases)."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -44,6 +44,22 @@ def _sgd(groups: list[dict[str, Any]], job: TrainingJob, *, fused: bool) -> torc
 
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adamw": _adamw, "sgd": _sgd}
+
+
+_SLOTS: dict[type[torch.optim.Optimizer], set[str]] = {
+    torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
+    torch.optim.SGD: {"momentum_buffer"},
+}
+"""What each keeps for a weight; torch looks for it at the first step only."""
+
+
+def slots_differ(optimizer: torch.optim.Optimizer, slots: Collection[str]) -> str | None:
+    """Say how what was kept for a weight is not what this optimizer keeps; None: it is."""
+    for kind, kept in _SLOTS.items():
+        if isinstance(optimizer, kind) and set(slots) != kept:
+            found, needed = (", ".join(sorted(names)) for names in (slots, kept))
+            return f"it is {found}, {kind.__name__} keeps {needed}"
+    return None
 
 
 def build_optimizer(

@@ -319,3 +319,27 @@ def test_state_of_another_version_is_refused(tmp_path: Path):
     (path / "state.json").write_text(json.dumps({**content, "version": 99}))
     with pytest.raises(DataError, match="version 99"):
         read_state(path)
+
+
+def test_the_state_of_another_optimizer_is_refused_by_its_names(tmp_path: Path):
+    path = _save(tmp_path, 1)
+    parts = _parts(2)
+    other = Parts(
+        model=parts.model,
+        optimizer=torch.optim.SGD(parts.model.parameters(), lr=0.1, momentum=0.9),
+        names=parts.names,
+        scaler=parts.scaler,
+        device=parts.device,
+    )
+    with pytest.raises(ChangedError, match="another optimizer: it is exp_avg, exp_avg_sq, step"):
+        load_checkpoint(path, read_state(path), other, GROUP)
+
+
+@pytest.mark.parametrize("slot", ["step", "exp_avg"])
+def test_half_of_an_optimizers_state_is_refused(tmp_path: Path, slot: str):
+    parts = _parts(1)
+    for slots in parts.optimizer.state.values():
+        del slots[slot]
+    path = _save(tmp_path, 1, parts=parts)
+    with pytest.raises(ChangedError, match="AdamW keeps exp_avg, exp_avg_sq, step"):
+        load_checkpoint(path, read_state(path), _parts(2), GROUP)
