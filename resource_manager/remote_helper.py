@@ -127,8 +127,7 @@ class Helper:
         python = folder / "bin" / "python"
         with _locked(folder):
             if not (folder / "complete").exists():
-                with contextlib.suppress(FileNotFoundError):
-                    shutil.rmtree(folder)
+                shutil.rmtree(folder, ignore_errors=not folder.exists())
                 folder.mkdir(mode=0o700)
                 _make_environment(folder, python, mode == "inherit")
                 _install(folder, python, mode == "inherit", payload.decode(), constraints)
