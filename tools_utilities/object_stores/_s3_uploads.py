@@ -6,8 +6,8 @@ aborts the upload; what a kill left is found and aborted by `abandoned`.
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,10 +57,11 @@ def upload_in_parts(
     whole = {**params, "Key": key, "UploadId": upload_id}
     size_bytes = path.stat().st_size
     try:
-        parts = [
-            _send_part(calls, whole, number, piece)
-            for number, piece in enumerate(_pieces(path, part_bytes_for(size_bytes, part_bytes)), 1)
-        ]
+        # Closed here: an error that is kept would keep the file open too.
+        with closing(_pieces(path, part_bytes_for(size_bytes, part_bytes))) as pieces:
+            parts = [
+                _send_part(calls, whole, number, piece) for number, piece in enumerate(pieces, 1)
+            ]
 
         def complete(clients: "S3Clients") -> str | None:
             done = clients.exact.complete_multipart_upload(
@@ -111,7 +112,7 @@ def _abort(clients: "S3Clients", whole: dict[str, Any]) -> None:
     clients.exact.abort_multipart_upload(**whole)
 
 
-def _pieces(path: Path, num_bytes: int) -> Iterator[bytes]:
+def _pieces(path: Path, num_bytes: int) -> Generator[bytes, None, None]:
     with path.open("rb") as file:
         while piece := file.read(num_bytes):
             yield piece
