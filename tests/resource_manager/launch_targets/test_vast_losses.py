@@ -122,7 +122,7 @@ def samples_of(machine: ssh_server.Remote) -> dict[int, list[str]]:
 
 
 def await_step(run_dir: Path, step: int) -> Callable[[], bool]:
-    return lambda: run_dir.is_dir() and read_run(run_dir).step >= step
+    return lambda: (run_dir / "job.yaml").is_file() and read_run(run_dir).step >= step
 
 
 @pytest.mark.parametrize("in_store", [True, False], ids=["from the store", "from here"])
