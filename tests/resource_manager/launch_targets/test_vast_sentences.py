@@ -113,7 +113,9 @@ def test_ctrl_c_saves_brings_and_destroys(project, store, fake):
     command = [*PROGRAM, sentence(store, "for 1000000 steps, save every 20 steps")]
     run_dir = project / "runs/fox-1"
     with subprocess.Popen(command, cwd=project, stderr=subprocess.PIPE, text=True) as started:
-        training.wait_for(lambda: run_dir.is_dir() and read_run(run_dir).step > 25, 120)
+        training.wait_for(
+            lambda: (run_dir / "job.yaml").is_file() and read_run(run_dir).step > 25, 120
+        )
         started.send_signal(signal.SIGINT)
         _, said = started.communicate(timeout=120)
     assert started.returncode == 130, said
@@ -130,7 +132,9 @@ def test_a_launcher_that_is_killed_leaves_a_run_that_is_found_and_ended(
     command = [*PROGRAM, sentence(store, "for 1000000 steps, save every 20 steps")]
     run_dir = project / "runs/fox-1"
     with subprocess.Popen(command, cwd=project, stderr=subprocess.DEVNULL) as started:
-        training.wait_for(lambda: run_dir.is_dir() and read_run(run_dir).step > 25, 120)
+        training.wait_for(
+            lambda: (run_dir / "job.yaml").is_file() and read_run(run_dir).step > 25, 120
+        )
         started.kill()
     assert fake.ours() == [7000]
     assert "running" in quark("list runs").stdout

@@ -162,7 +162,9 @@ def test_ctrl_c_ends_it_and_what_was_saved_stays(project, store, sky, machine, s
     command = [*PROGRAM, sentence(store, f"for 1000000 steps, save every 20 steps{spot}"), "--yes"]
     run_dir = project / "runs/fox-1"
     with subprocess.Popen(command, cwd=project, stderr=subprocess.PIPE, text=True) as started:
-        training.wait_for(lambda: run_dir.is_dir() and read_run(run_dir).step > 25, 120)
+        training.wait_for(
+            lambda: (run_dir / "job.yaml").is_file() and read_run(run_dir).step > 25, 120
+        )
         started.send_signal(signal.SIGINT)
         _, said = started.communicate(timeout=120)
     assert started.returncode == 130, said
@@ -252,7 +254,7 @@ def test_a_launcher_that_is_killed_at_any_call_leaves_nothing_that_is_not_found(
     with subprocess.Popen(command, cwd=project, stderr=subprocess.DEVNULL) as started:
         training.wait_for(lambda: len(sky.calls) >= calls or started.poll() is not None, 120)
         os.kill(started.pid, signal.SIGKILL)
-    if run_dir.is_dir() and read_run(run_dir).status == "running":
+    if (run_dir / "job.yaml").is_file() and read_run(run_dir).status == "running":
         training.wait_for(lambda: not sky.read("requests", []), 60)
         quark("list runs")
         if read_run(run_dir).status == "running":
