@@ -31,7 +31,7 @@ from resource_manager.rental.rental_record import (
 )
 from resource_manager.rental.rented_run import COLLECT_SECONDS, RentedRun
 from resource_manager.runs import last_events
-from resource_manager.sky.sky_keeper import SkyKeeper, ended, name_of
+from resource_manager.sky.sky_keeper import SkyKeeper, ended, name_of, watched_run
 from resource_manager.sky.sky_life import ENDED, LOST, SkyLife, SkyTimes, life_of, still_billed
 from resource_manager.sky.sky_mirror import SkyMirror
 from resource_manager.sky.sky_offer import SkyOffer
@@ -46,7 +46,7 @@ from resource_manager.sky.sky_packing import (
 )
 from resource_manager.sky.sky_plan import cap_of, find_offer, plan_facts, price_of_plan, rate_of
 from resource_manager.sky.sky_program import Sky, find_sky
-from resource_manager.sky.sky_run import SkyRun, Watched, read_once, told_code
+from resource_manager.sky.sky_run import SkyRun, read_once, told_code
 from resource_manager.sky.sky_task import SUPERVISOR, TASK, Held
 from resource_manager.sky.sky_told import bring_told
 from tools_utilities.errors import MachineError, StillBilledError, UsageError
@@ -158,12 +158,7 @@ class SkyTarget:
         self._keepers.append(keeper)
         run.start()
         if job.detach:
-            try:
-                run.await_running(self._tell)
-            except BaseException:
-                run.kill()
-                run.check_gone()
-                raise
+            run.await_detached(self._tell)
         return run
 
     def attach(self, run_dir: Path) -> RunHandle:
@@ -270,14 +265,8 @@ class SkyTarget:
     def handle(self, run_dir: Path) -> SkyRun:
         """Return a handle on a run that was launched before."""
         record = _record_of(run_dir)
-        mirror = SkyMirror(run_dir, log_base=record.log_base)
-        watched = Watched(
-            run_dir=run_dir,
-            stop_file=stop_file_in(run_dir),
-            began_at=record.began_at,
-            ends_at=record.began_at + record.cap_seconds - COLLECT_SECONDS,
-        )
-        return SkyRun(self._sky(), self._life(record), mirror, watched)
+        ends_at = record.began_at + record.cap_seconds - COLLECT_SECONDS
+        return watched_run(self._sky(), self._life(record), run_dir, record, ends_at)
 
     def unproven(self, run_dir: Path) -> StillBilledError:
         """Return what to say of machines whose end nobody has waited for."""

@@ -125,12 +125,7 @@ class VastTarget:
         self._runs.append(run)
         run.start()
         if plan.job.detach:
-            try:
-                run.await_running(self._tell)
-            except BaseException:
-                run.kill()
-                run.check_gone()
-                raise
+            run.await_detached(self._tell)
         return run
 
     def attach(self, run_dir: Path) -> RunHandle:

@@ -168,6 +168,19 @@ class RentedRun:
                 tell(line)
         self.poll()
 
+    def await_detached(self, tell: Callable[[str], None]) -> None:
+        """As `await_running`, for a command that leaves then: what does not begin is ended, and shown to be.
+
+        Raises:
+            StillBilledError: it could not be shown to be gone.
+        """
+        try:
+            self.await_running(tell)
+        except BaseException:
+            self.kill()
+            self.check_gone()
+            raise
+
     def check_asked(self) -> None:
         """Raise CancelledError when somebody asked for the end."""
         if self.is_asked:

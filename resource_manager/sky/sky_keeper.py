@@ -88,14 +88,8 @@ class SkyKeeper:
         self.life.check_place(self._offer.place)
         self._note(RUNNING)
         run.tell(f"{self.life.machine} has the run")
-        mirror = SkyMirror(self._run_dir, log_base=self._record.log_base)
-        watched = Watched(
-            run_dir=self._run_dir,
-            stop_file=stop_file_in(self._run_dir),
-            began_at=self._record.began_at,
-            ends_at=held.deadline or 0.0,
-        )
-        self._handle = SkyRun(self._sky, self.life, mirror, watched)
+        ends_at = held.deadline or 0.0
+        self._handle = watched_run(self._sky, self.life, self._run_dir, self._record, ends_at)
         return self._handle
 
     def leave(self) -> None:
@@ -144,6 +138,19 @@ class SkyKeeper:
     def _note(self, state: str) -> None:
         self._record = msgspec.structs.replace(self._record, state=state, made=True)
         write_rental(self._run_dir, self._record)
+
+
+def watched_run(
+    sky: Sky, life: SkyLife, run_dir: Path, record: RentalRecord, ends_at: float
+) -> SkyRun:
+    """Return a handle on a run that was launched; it ends itself at `ends_at` (seconds of the epoch)."""
+    watched = Watched(
+        run_dir=run_dir,
+        stop_file=stop_file_in(run_dir),
+        began_at=record.began_at,
+        ends_at=ends_at,
+    )
+    return SkyRun(sky, life, SkyMirror(run_dir, log_base=record.log_base), watched)
 
 
 def ended(life: SkyLife, run_dir: Path, times: SkyTimes) -> str:
