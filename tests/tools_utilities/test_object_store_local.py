@@ -218,6 +218,22 @@ def test_a_body_is_the_version_that_was_opened(store):
     assert b"".join(body) == b"old" * 1_000_000
 
 
+@pytest.mark.parametrize("end", [KeyboardInterrupt, OSError])
+def test_a_get_that_is_ended_early_leaves_no_file_open(store, root, monkeypatch, end):
+    store.put("a", b"123")
+
+    def interrupted(_descriptor):
+        raise end
+
+    monkeypatch.setattr(os, "fstat", interrupted)
+    with pytest.raises((KeyboardInterrupt, StoreError)) as raised:  # it holds the frames, as a log does
+        store.get("a")
+    monkeypatch.undo()
+    assert raised.tb is not None
+    links = list(Path("/proc/self/fd").iterdir())
+    assert root / "a" not in [link.readlink() for link in links if link.is_symlink()]
+
+
 def test_a_file_cut_while_it_is_read_is_an_error(store, root):
     store.put("k", b"x" * 4_000_000)
     body = store.get("k")

@@ -10,7 +10,7 @@ import logging
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -209,20 +209,21 @@ class LocalStore:
             file = self.local_path(key).open("rb")
         except OSError as error:
             raise self._error(error, key, "get") from error
-        try:
-            info = _info(key, os.fstat(file.fileno()))
-        except OSError as error:
-            file.close()
-            raise self._error(error, key, "get") from error
-        if if_etag is not None and info.etag != if_etag:
-            file.close()
-            raise ObjectReplacedError(
-                f"{self.spec.uri}/{key} is no longer the file that was listed",
-                hint="List again; somebody wrote it in the meantime.",
-                key=key,
-                status=412,
-                phase="get",
-            )
+        with ExitStack() as unless_whole:  # whatever ends this early, Ctrl-C too: the file is closed
+            unless_whole.callback(file.close)
+            try:
+                info = _info(key, os.fstat(file.fileno()))
+            except OSError as error:
+                raise self._error(error, key, "get") from error
+            if if_etag is not None and info.etag != if_etag:
+                raise ObjectReplacedError(
+                    f"{self.spec.uri}/{key} is no longer the file that was listed",
+                    hint="List again; somebody wrote it in the meantime.",
+                    key=key,
+                    status=412,
+                    phase="get",
+                )
+            unless_whole.pop_all()
         start, end = clip_range(start, end, info.size_bytes)
         return _LocalBody(file, info, start, end)
 
