@@ -226,7 +226,9 @@ def test_a_get_that_is_ended_early_leaves_no_file_open(store, root, monkeypatch,
         raise end
 
     monkeypatch.setattr(os, "fstat", interrupted)
-    with pytest.raises((KeyboardInterrupt, StoreError)) as raised:  # it holds the frames, as a log does
+    with pytest.raises(
+        (KeyboardInterrupt, StoreError)
+    ) as raised:  # it holds the frames, as a log does
         store.get("a")
     monkeypatch.undo()
     assert raised.tb is not None
