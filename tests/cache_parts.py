@@ -4,9 +4,10 @@ import hashlib
 import os
 from pathlib import Path
 
+from tools_utilities.cache_entry import EntryId, entry_id
 from tools_utilities.cached_file import CachedFile
 from tools_utilities.checksum import crc32c
-from tools_utilities.disk_cache import DiskCache, EntryId, entry_id
+from tools_utilities.disk_cache import DiskCache
 from tools_utilities.object_store import ObjectInfo
 
 MB = 1_000_000

@@ -4,6 +4,7 @@ The count may be too high after a crash, never too low: bytes are added before t
 taken off after they are gone. `recount` sets it right by looking.
 """
 
+import logging
 import os
 import re
 import stat
@@ -18,6 +19,7 @@ from tools_utilities.cache_folder import SharedModes
 from tools_utilities.eviction import Evictable
 from tools_utilities.file_locks import HeldFile
 
+_LOGGER = logging.getLogger(__name__)
 _LAYOUT = "quark-cache-1"
 LOCK_SECONDS = 30.0
 _COUNT_BYTES = 8
@@ -156,6 +158,19 @@ def _cache_file(path: Path, status: os.stat_result, *, spoiled: bool) -> CacheFi
         used_ns=status.st_atime_ns,
     )
     return CacheFile(path=path, evictable=evictable, spoiled=spoiled)
+
+
+def evict_file(file: CacheFile) -> bool:
+    """Delete an entry that nobody has open."""
+    try:
+        with HeldFile(file.path, os.O_RDONLY) as held:
+            if not held.try_lock(exclusive=True) or not held.is_at(file.path):
+                return False
+            file.path.unlink()
+    except OSError as error:
+        _LOGGER.debug("cannot evict %s: %s", file.path, error)
+        return False
+    return True
 
 
 @contextmanager

@@ -27,14 +27,19 @@ class CachePublisher:
 
     def put(self, job: Job) -> None:
         """Have a job done soon; by the caller, where too many wait. A job handles its own errors."""
+        if not self.offer(job):
+            job()
+
+    def offer(self, job: Job) -> bool:
+        """Have a job done soon; return False, and forget it, where too many wait."""
         with self._changed:
-            if len(self._jobs) < self._most_waiting:
-                self._jobs.append(job)
-                if not self._running:
-                    self._running = True
-                    Thread(target=self._work, name="quark-publish", daemon=False).start()
-                return
-        job()
+            if len(self._jobs) >= self._most_waiting:
+                return False
+            self._jobs.append(job)
+            if not self._running:
+                self._running = True
+                Thread(target=self._work, name="quark-publish", daemon=False).start()
+            return True
 
     def settle(self) -> None:
         """Wait until everything that was put is done."""

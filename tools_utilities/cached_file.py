@@ -1,8 +1,10 @@
 """One entry of the cache as a reader holds it: mapped, and leased against eviction."""
 
+import contextlib
 import errno
 import mmap
 import os
+import sys
 import time
 from collections import OrderedDict
 from pathlib import Path
@@ -12,6 +14,8 @@ from tools_utilities.checksum import file_crc32c
 from tools_utilities.file_locks import HeldFile
 
 _CHECKED_KEPT = 16_384
+_MADV_POPULATE_READ = 22
+"""Of Linux; the module `mmap` does not name it yet."""
 
 
 class CheckedFiles:
@@ -100,6 +104,11 @@ class CachedFile:
         if self._mapped is not None:
             forget_range(self._mapped, start, end)
 
+    def bring(self, start: int, end: int) -> None:
+        """Map the pages of bytes [start, end) now."""
+        if self._mapped is not None:
+            bring_range(self._mapped, start, end)
+
     def touch(self) -> None:
         """Record that it was used until now: what is open is not evicted, what was long open is."""
         if self._file is not None:
@@ -120,6 +129,16 @@ def forget_range(mapped: mmap.mmap, start: int, end: int) -> None:
     last = len(mapped) if end >= len(mapped) else end // mmap.PAGESIZE * mmap.PAGESIZE
     if first < last and hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+def bring_range(mapped: mmap.mmap, start: int, end: int) -> None:
+    """Map the pages of bytes [start, end) at once, where the kernel can (Linux from 5.14)."""
+    first = start // mmap.PAGESIZE * mmap.PAGESIZE
+    if first < min(end, len(mapped)) and sys.platform == "linux":
+        with contextlib.suppress(
+            OSError
+        ):  # an older kernel, or a file that was cut: met where it is read
+            mapped.madvise(_MADV_POPULATE_READ, first, min(end, len(mapped)) - first)
 
 
 def touch(fd: int, status: os.stat_result) -> None:

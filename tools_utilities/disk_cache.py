@@ -12,28 +12,26 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing
-from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
 
-import msgspec
-
+from tools_utilities.cache_entry import EntryId
 from tools_utilities.cache_folder import SharedModes, sync_folder
 from tools_utilities.cache_ledger import (
     LOCK_SECONDS,
     CacheFile,
     CacheLayout,
     Ledger,
+    evict_file,
     locked_ledger,
     parse_entry,
 )
 from tools_utilities.cached_file import CachedFile, CheckedFiles, LentFile, touch, why_wrong
-from tools_utilities.checksum import decode_crc32c
+from tools_utilities.checksum import crc32c
 from tools_utilities.disk_space import DiskSpace, RealDisk, is_no_room
 from tools_utilities.eviction import EVICTION_POLICIES, NEVER
 from tools_utilities.file_locks import HeldFile, closed_on_error
-from tools_utilities.object_store import ObjectInfo
-from tools_utilities.use_order import DIGEST_BYTES, UseOrder
+from tools_utilities.use_order import UseOrder
 from tools_utilities.use_plan import UsePlan
 
 _LOGGER = logging.getLogger(__name__)
@@ -43,28 +41,6 @@ _FREE_SHARE = 0.05
 """Of the disk, left to everybody else."""
 _SPARE_SHARE = 1 / 256
 """Of the budget: so much more goes in a walk over all entries, so that of small objects not each costs one."""
-
-
-class EntryId(msgspec.Struct, frozen=True, kw_only=True):
-    """Which version of which object of which store."""
-
-    digest: str
-    size_bytes: int
-    crc32c: int | None = None
-    """Promised by a manifest or the store; an entry with another one is a bad one."""
-
-
-def entry_id(endpoint_id: str, info: ObjectInfo) -> EntryId | None:
-    """Return the identity of an object's version; None when nothing tells versions apart."""
-    version = info.etag or info.crc32c
-    if version is None:
-        return None
-    digest = blake2b(digest_size=DIGEST_BYTES)
-    for part in (endpoint_id, info.key, version, str(info.size_bytes)):
-        raw = part.encode("utf-8", "surrogateescape")
-        digest.update(len(raw).to_bytes(8, "little") + raw)
-    promised = decode_crc32c(info.crc32c) if info.crc32c else None
-    return EntryId(digest=digest.hexdigest(), size_bytes=info.size_bytes, crc32c=promised)
 
 
 class Reservation:
@@ -161,6 +137,18 @@ class DiskCache:
                 return found
         return None
 
+    def find(self, digest: str) -> bytes | None:
+        """Return the content of an entry that `keep` made, checked; its size is not known before."""
+        fan = self._layout.fan(digest)
+        for name in self._names_of(digest, fan):
+            parsed = parse_entry(name)
+            if parsed is not None:
+                file = self._open(EntryId(digest=digest, size_bytes=parsed[1]), fan / name)
+                if file is not None:
+                    with closing(file):
+                        return bytes(file.view)
+        return None
+
     def _names_of(self, digest: str, fan: Path) -> Iterator[str]:
         """Yield what an entry's file may be called, the known name before the folder is listed."""
         known = self._checked.name_of(digest)
@@ -209,7 +197,7 @@ class DiskCache:
         finally:
             file.close()
         self.num_quarantined += 1
-        _LOGGER.warning("cache entry %s is bad (%s); fetching it again", path, reason)
+        _LOGGER.warning("cache entry %s is bad (%s); it is set aside and comes anew", path, reason)
 
     # Writing.
 
@@ -232,7 +220,22 @@ class DiskCache:
         with turn:  # a disk that fails must not leave the turn taken
             turn.path.unlink(missing_ok=True)
 
-    def reserve(self, entry: EntryId, *, ahead: bool = False) -> Reservation | None:
+    def keep(self, digest: str, content: bytes) -> None:
+        """Make an entry of what can be made again: only in room that is free, evicting nothing."""
+        entry = EntryId(digest=digest, size_bytes=len(content))
+        reservation = self.reserve(entry, evict=False)
+        if reservation is None:
+            return
+        try:
+            reservation.write(0, content)
+            self.publish(reservation, crc32c(content), durable=False).close()
+        except BaseException:
+            self.discard(reservation)
+            raise
+
+    def reserve(
+        self, entry: EntryId, *, ahead: bool = False, evict: bool = True
+    ) -> Reservation | None:
         """Set room aside for an object, evicting what may go; None: there is none to be had.
 
         What is read `ahead` never evicts what is needed before it, nor anything what is needed next.
@@ -240,6 +243,8 @@ class DiskCache:
         if entry.size_bytes + self._order.announced_bytes >= self.budget_bytes:
             return None
         with self._locked() as ledger:
+            if not evict and self._shortfall(ledger, entry.size_bytes) > 0:
+                return None
             if not self._make_room(ledger, entry, ahead=ahead):
                 return None
             ledger.add(entry.size_bytes)
@@ -278,16 +283,23 @@ class DiskCache:
             lent = self._lent.pop(reservation.entry.digest, None)
         return reservation.file if lent is None else lent[1]
 
-    def publish(self, reservation: Reservation, checksum: int) -> CachedFile:
-        """Rename a finished download to its entry's name; returns it leased."""
+    def publish(
+        self, reservation: Reservation, checksum: int, *, durable: bool = True
+    ) -> CachedFile:
+        """Rename a finished download to its entry's name; returns it leased.
+
+        One that is not `durable` may be torn when the power fails; its checksum shows that.
+        """
         entry, file = reservation.entry, reservation.file
         path = self._layout.entry(entry.digest, entry.size_bytes, checksum)
-        os.fsync(file.fd)
+        if durable:
+            os.fsync(file.fd)
         with self._locked() as ledger:
             replaced = path.lstat().st_size if path.exists() else 0
             file.path.rename(path)
             ledger.add(-replaced)
-        sync_folder(path.parent)
+        if durable:
+            sync_folder(path.parent)
         file.try_lock(exclusive=False)
         self._checked.add(entry.digest, path.name, os.fstat(file.fd))
         return CachedFile(self._end_lending(reservation), path, entry.size_bytes)
@@ -350,7 +362,7 @@ class DiskCache:
                 spare -= file.evictable.num_bytes
                 if spare < 0:
                     break
-            if _evict(file):
+            if evict_file(file):
                 ledger.add(-file.evictable.num_bytes)
         if self._shortfall(ledger, num_bytes) <= 0:
             return True
@@ -383,16 +395,3 @@ class DiskCache:
     def close(self) -> None:
         """Withdraw the announced order."""
         self._order.close()
-
-
-def _evict(file: CacheFile) -> bool:
-    """Delete an entry that nobody has open."""
-    try:
-        with HeldFile(file.path, os.O_RDONLY) as held:
-            if not held.try_lock(exclusive=True) or not held.is_at(file.path):
-                return False
-            file.path.unlink()
-    except OSError as error:
-        _LOGGER.debug("cannot evict %s: %s", file.path, error)
-        return False
-    return True

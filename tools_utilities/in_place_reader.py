@@ -1,7 +1,7 @@
 """Opens the files of a local folder where they lie: nothing is copied, cached, evicted or deleted."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from tools_utilities.object_stores.local import LocalStore
 from tools_utilities.open_objects import OpenObjects
 from tools_utilities.shard_bytes import FileShardBytes
 from tools_utilities.shard_format import ShardBytes
+from tools_utilities.sidecars import Sidecars
 from tools_utilities.stream_statistics import StreamStatistics
 
 
@@ -22,7 +23,8 @@ class InPlaceReader:
         self.store = store
         self._statistics = statistics
         self._checked: set[ObjectInfo] = set()
-        self._objects = OpenObjects()
+        self._sidecars = Sidecars()
+        self._objects = OpenObjects(self._sidecar)
 
     def open_shard(self, info: ObjectInfo) -> ShardBytes:
         """Map a file, if it is still the one that was listed; what is open here is that."""
@@ -44,6 +46,12 @@ class InPlaceReader:
         shard = FileShardBytes(self._path(info.key), info=info)
         self._check(info, shard)
         return self._objects.add(info, shard)[0]
+
+    def _sidecar(self, info: ObjectInfo, name: str, make: Callable[[], bytes]) -> bytes | None:
+        """Return what was made of a file's content; of one whose version is not known, nothing."""
+        if info.etag is None:
+            return None
+        return self._sidecars.get(info, name, make, cache=None, entry=None)
 
     def _check(self, info: ObjectInfo, shard: ShardBytes) -> None:
         """Compare with a manifest's checksum, once."""
@@ -80,7 +88,8 @@ class InPlaceReader:
         """Nothing to fetch."""
 
     def settle(self) -> None:
-        """Nothing to wait for."""
+        """Wait until what is being made of the files is."""
+        self._sidecars.settle()
 
     def bring(self, info: ObjectInfo) -> bool:  # noqa: ARG002 - ShardReader's method
         """Nothing to fetch."""

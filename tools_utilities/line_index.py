@@ -16,7 +16,7 @@ from tools_utilities.shard_format import ShardBytes, Split
 Offsets = npt.NDArray[np.unsignedinteger]
 """uint32 while the range is below 4 GiB, else uint64; one more than there are lines."""
 
-_PIECE_BYTES = 4 << 20
+PIECE_BYTES = 4 << 20
 _LOOK_BYTES = 64 << 10
 BOM = b"\xef\xbb\xbf"
 
@@ -67,7 +67,7 @@ def _line_at_or_after(shard: ShardBytes, offset: int, limit: int) -> int:
         if found >= 0:
             return position + found + 1
         position += len(piece)
-        num_bytes = min(num_bytes * 2, _PIECE_BYTES)
+        num_bytes = min(num_bytes * 2, PIECE_BYTES)
     return limit
 
 
@@ -79,8 +79,8 @@ def count_lines(view: memoryview) -> int:
 def count_lines_before(shard: ShardBytes, offset: int) -> int:
     """Return how many lines end before an offset; reads everything before it, in pieces."""
     return sum(
-        count_lines(shard.read(start, min(offset, start + _PIECE_BYTES)))
-        for start in range(0, offset, _PIECE_BYTES)
+        count_lines(shard.read(start, min(offset, start + PIECE_BYTES)))
+        for start in range(0, offset, PIECE_BYTES)
     )
 
 
@@ -105,7 +105,7 @@ def line_starts(view: memoryview, passed: Callable[[int], None] = no_pages) -> O
     # As few steps over arrays as there can be: at each the interpreter's lock may be lost.
     for number, ends in enumerate(parts):
         last = first + len(ends)
-        np.add(ends, number * _PIECE_BYTES + 1, out=starts[first:last], casting="unsafe")
+        np.add(ends, number * PIECE_BYTES + 1, out=starts[first:last], casting="unsafe")
         first = last
     if has_rest:
         starts[-1] = len(view)
@@ -114,5 +114,5 @@ def line_starts(view: memoryview, passed: Callable[[int], None] = no_pages) -> O
 
 def _pieces(view: memoryview) -> Iterator[npt.NDArray[np.uint8]]:
     array = np.frombuffer(view, np.uint8)
-    for start in range(0, len(array), _PIECE_BYTES):
-        yield array[start : start + _PIECE_BYTES]
+    for start in range(0, len(array), PIECE_BYTES):
+        yield array[start : start + PIECE_BYTES]

@@ -29,6 +29,10 @@ class OpenFile(Protocol):
         """Take bytes [start, end) out of this process's memory until they are read again."""
         ...
 
+    def bring(self, start: int, end: int) -> None:
+        """Map the pages of bytes [start, end) now."""
+        ...
+
     def touch(self) -> None:
         """Record that it was used until now."""
         ...
@@ -38,23 +42,47 @@ class OpenFile(Protocol):
         ...
 
 
+MakeSidecar = Callable[[memoryview, Callable[[int, int], None]], bytes]
+"""(an object's bytes, what is told of bytes [start, end) that are not needed again) → a sidecar."""
+Sidecar = Callable[[ObjectInfo, str, Callable[[], bytes]], bytes | None]
+"""(object, name, how it is made) → the object's sidecar of that name, if there is one by now."""
+
+
 class SharedShard:
     """One split's hold on an object's bytes (a ShardBytes)."""
 
     path: Path | None
 
-    def __init__(self, info: ObjectInfo, file: OpenFile, leave: Callable[[], None]) -> None:
+    def __init__(
+        self, info: ObjectInfo, file: OpenFile, leave: Callable[[], None], sidecar: Sidecar
+    ) -> None:
         self.info = info
         self.path = file.path
         self._file: OpenFile | None = file
         self._view = file.view
         self._read_from, self._read_to = info.size_bytes, 0
         self._leave = leave
+        self._sidecar = sidecar
 
     def read(self, start: int, end: int) -> memoryview:
         """Return bytes [start, end), clipped to the end; no copy."""
         self._read_from, self._read_to = min(self._read_from, start), max(self._read_to, end)
         return self._view[start:end]
+
+    def sidecar(self, name: str, make: MakeSidecar) -> bytes | None:
+        """Return what `make` makes of the whole object, if it is worth it by now.
+
+        It must follow from the bytes alone; another version of `make` has another name.
+        """
+        file = self._file
+        if file is None:
+            return None
+        return self._sidecar(self.info, name, lambda: make(file.view, file.forget))
+
+    def bring_pages(self, start: int, end: int) -> None:
+        """Map bytes [start, end) now, on this thread, rather than page by page where they are read."""
+        if self._file is not None:
+            self._file.bring(start, end)
 
     def forget_pages(self) -> None:
         """Take what was read here out of this process's memory; it is read again when used again."""
@@ -73,7 +101,8 @@ class SharedShard:
 class OpenObjects:
     """Any number of threads may use it."""
 
-    def __init__(self) -> None:
+    def __init__(self, sidecar: Sidecar) -> None:
+        self._sidecar = sidecar
         self._lock = Lock()
         self._files: dict[ObjectInfo, tuple[OpenFile, int]] = {}
         """Each with the number of its holds."""
@@ -102,7 +131,7 @@ class OpenObjects:
         return self._shard(info, known), not holds
 
     def _shard(self, info: ObjectInfo, file: OpenFile) -> SharedShard:
-        return SharedShard(info, file, lambda: self._leave(info))
+        return SharedShard(info, file, lambda: self._leave(info), self._sidecar)
 
     def _leave(self, info: ObjectInfo) -> None:
         with self._lock:

@@ -3,7 +3,7 @@
 import mmap
 from pathlib import Path
 
-from tools_utilities.cached_file import forget_range
+from tools_utilities.cached_file import bring_range, forget_range
 from tools_utilities.errors import DataNotFoundError, IntegrityError
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.open_files import check_open_files
@@ -68,6 +68,11 @@ class FileShardBytes:
         """Take bytes [start, end) out of this process's memory until they are read again."""
         if self._mapped is not None:
             forget_range(self._mapped, start, end)
+
+    def bring(self, start: int, end: int) -> None:
+        """Map the pages of bytes [start, end) now."""
+        if self._mapped is not None:
+            bring_range(self._mapped, start, end)
 
     def touch(self) -> None:
         """Nothing is recorded: the file is its owner's."""

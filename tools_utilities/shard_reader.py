@@ -10,9 +10,10 @@ from contextlib import suppress
 from typing import Any
 
 from tools_utilities.activity import ACTIVITY
+from tools_utilities.cache_entry import EntryId, entry_id
 from tools_utilities.cache_publisher import CachePublisher
 from tools_utilities.cached_file import CachedFile
-from tools_utilities.disk_cache import DiskCache, EntryId, Reservation, entry_id
+from tools_utilities.disk_cache import DiskCache, Reservation
 from tools_utilities.disk_space import is_no_room
 from tools_utilities.errors import (
     ObjectReplacedError,
@@ -27,6 +28,7 @@ from tools_utilities.open_objects import OpenObjects
 from tools_utilities.read_ahead import Flight, ReadAhead, Wanted
 from tools_utilities.shard_bytes import MemoryShardBytes
 from tools_utilities.shard_format import ShardBytes
+from tools_utilities.sidecars import Sidecars
 from tools_utilities.stream_statistics import StreamStatistics
 from tools_utilities.uncached_bytes import MemoryPool, RangedShardBytes
 from tools_utilities.use_plan import MAX_PLANNED, Places, UsePlan
@@ -61,7 +63,8 @@ class ShardReader:
         self._publisher = CachePublisher()
         self._endpoint_id: str | None = None
         self._entries: dict[str, tuple[ObjectInfo, EntryId | None]] = {}
-        self._objects = OpenObjects()
+        self._sidecars = Sidecars()
+        self._objects = OpenObjects(self._sidecar)
         self._read_ahead = ReadAhead(
             store.head, self.bring, threads=concurrency, budget_bytes=read_ahead_bytes
         )
@@ -173,6 +176,10 @@ class ShardReader:
         self._entries[info.key] = (info, entry)
         return entry
 
+    def _sidecar(self, info: ObjectInfo, name: str, make: Callable[[], bytes]) -> bytes | None:
+        entry = self._entry(info)
+        return self._sidecars.get(info, name, make, cache=self._cache, entry=entry)
+
     def _in_cache(self, info: ObjectInfo, *, ahead: bool) -> tuple[CachedFile, bool] | None:
         """Return the entry and whether it was fetched for this; None: go without the cache."""
         entry = self._entry(info)
@@ -273,8 +280,9 @@ class ShardReader:
             cache.end_turn(turn)
 
     def settle(self) -> None:
-        """Wait until everything that was read ahead is durable in the cache."""
+        """Wait until everything that was read ahead is durable in the cache, and what was made of it."""
         self._publisher.settle()
+        self._sidecars.settle()
 
     def _degrade(self, error: OSError) -> None:
         """Go on without the cache, saying so once."""

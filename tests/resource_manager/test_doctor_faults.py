@@ -14,7 +14,8 @@ import pytest
 from resource_manager.doctor import Check, Machine, check_cache_left, check_lines, run_checks
 from tests.fakes import Reply, Request, StubS3
 from tools_utilities.cache_cleaning import clean_cache
-from tools_utilities.disk_cache import DiskCache, entry_id
+from tools_utilities.cache_entry import entry_id
+from tools_utilities.disk_cache import DiskCache
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.scripts.quark_cli import run_program
 from tools_utilities.settings import load_settings

@@ -9,8 +9,9 @@ import pytest
 from resource_manager.manager import CommandOptions, ResourceManager
 from tests.projects import Said, make_manager
 from tools_utilities.cache_cleaning import cache_contents
+from tools_utilities.cache_entry import entry_id
 from tools_utilities.console import Console, Surroundings
-from tools_utilities.disk_cache import DiskCache, entry_id
+from tools_utilities.disk_cache import DiskCache
 from tools_utilities.errors import DataNotFoundError, InputNeededError, UsageError
 from tools_utilities.object_store import ObjectInfo
 

@@ -22,9 +22,10 @@ from tests.cache_parts import (
     lease,
     store,
 )
+from tools_utilities.cache_entry import entry_id
 from tools_utilities.cached_file import CheckedFiles
 from tools_utilities.checksum import crc32c, encode_crc32c
-from tools_utilities.disk_cache import DiskCache, entry_id
+from tools_utilities.disk_cache import DiskCache
 from tools_utilities.file_locks import HeldFile
 from tools_utilities.object_store import ObjectInfo
 

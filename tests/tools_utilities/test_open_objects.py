@@ -9,9 +9,10 @@ import pytest
 
 from brain.ml.dataset_shards.worker_shards import NearbyShards
 from tests.fakes import StubS3
+from tools_utilities.cache_entry import EntryId, entry_id
 from tools_utilities.cached_file import CachedFile
 from tools_utilities.checksum import crc32c
-from tools_utilities.disk_cache import DiskCache, EntryId, entry_id
+from tools_utilities.disk_cache import DiskCache
 from tools_utilities.errors import ObjectReplacedError
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.open_objects import OpenObjects
@@ -58,7 +59,7 @@ def test_an_object_is_opened_and_told_once_for_all_its_splits(cache: DiskCache):
 def test_threads_that_open_at_once_share_one_lease_and_leave_none(cache: DiskCache):
     entry = entry_id(STORE, HERE)
     assert entry is not None
-    objects, start, firsts = OpenObjects(), Barrier(8), []
+    objects, start, firsts = OpenObjects(lambda _info, _name, make: make()), Barrier(8), []
     files = [cache.open(entry) for _ in range(8)]
 
     def use(file: Any) -> None:

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
+from tools_utilities.json_line_sidecar import known_lines
 from tools_utilities.json_pieces import (
     BATCH_BYTES,
     BATCH_RECORDS,
@@ -24,6 +26,7 @@ from tools_utilities.json_records import (
     index_json_lines,
 )
 from tools_utilities.line_index import (
+    Offsets,
     count_lines,
     count_lines_before,
     own_lines,
@@ -110,8 +113,7 @@ class JsonlSplit:
         self.key = content.key
         self._content = content
         self._options = options
-        self._view, self._base = own_lines(content.shard, content.split)
-        self._starts, self._irregular = index_json_lines(self._view, content.passed)
+        self._view, self._base, self._starts, self._irregular = _lines_of(content)
         self._lines_before: int | None = None
         self.num_samples = len(self._starts) - 1 if len(self._view) else 0
         self.num_bytes = self._starts.nbytes + content.held_bytes
@@ -196,6 +198,17 @@ class JsonlSplit:
         if self._lines_before is None:
             self._lines_before = count_lines_before(self._content.shard, self._base)
         return self._lines_before + count_lines(self._view[: offset - self._base]) + 1
+
+
+def _lines_of(
+    content: SplitContent,
+) -> tuple[memoryview, int, Offsets, npt.NDArray[np.bool_] | None]:
+    """Return a split's lines, where they begin in the object and in themselves, and which are irregular."""
+    known = known_lines(content.shard, content.split)
+    if known is not None:
+        return *known, None
+    view, base = own_lines(content.shard, content.split)
+    return view, base, *index_json_lines(view, content.passed)
 
 
 def own_bytes(piece: bytes | memoryview) -> bytes:

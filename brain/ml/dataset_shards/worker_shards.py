@@ -17,12 +17,14 @@ from brain.ml.dataset_shards.epoch_plan import EpochPlan
 from brain.ml.dataset_shards.shuffle_order import Indices
 from brain.ml.dataset_shards.split_source import OpenedSplit, ShardReader, SplitSource, StoreSource
 from brain.ml.dataset_shards.split_table import SplitTable
+from tools_utilities.cache_entry import EntryId, entry_id
 from tools_utilities.cached_file import CachedFile
-from tools_utilities.disk_cache import DiskCache, EntryId, entry_id
+from tools_utilities.disk_cache import DiskCache
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.open_objects import OpenObjects
 from tools_utilities.scripts.s3_streaming_manager import StreamingManager
 from tools_utilities.shard_format import ShardBytes
+from tools_utilities.sidecars import Sidecars
 from tools_utilities.stream_statistics import StreamStatistics
 
 _FIRST_PAUSE_SECONDS = 0.001
@@ -60,7 +62,8 @@ class NearbyShards:
         self._endpoint_id = endpoint_id
         self._cache = cache
         self._opened = opened
-        self._open = OpenObjects()
+        self._sidecars = Sidecars()
+        self._open = OpenObjects(self._sidecar)
         self._statistics = StreamStatistics()
         self._asked_manager = False
 
@@ -78,6 +81,10 @@ class NearbyShards:
             return shard
         self._asked_manager = True
         return self._manager.open_shard(info)
+
+    def _sidecar(self, info: ObjectInfo, name: str, make: Callable[[], bytes]) -> bytes | None:
+        entry = entry_id(self._endpoint_id, info)
+        return self._sidecars.get(info, name, make, cache=self._cache, entry=entry)
 
     def _wait_for(self, entry: EntryId) -> CachedFile | None:
         """Return the entry once it is there; None: nobody is bringing it."""
@@ -121,6 +128,7 @@ class NearbyShards:
 
     def settle(self) -> None:
         """Wait until what this worker had to fetch by itself is durable."""
+        self._sidecars.settle()
         if self._asked_manager:
             self._manager.settle()
 
