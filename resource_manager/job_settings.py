@@ -15,7 +15,7 @@ from tools_utilities.decode_probe import ProbeRules
 from tools_utilities.errors import UsageError
 from tools_utilities.settings import Settings
 from tools_utilities.shard_format import ReadOptions
-from tools_utilities.shard_formats.tokens import chosen_dtype
+from tools_utilities.shard_formats.tokens import likely_dtype
 
 SAME_NAME = (
     "cache_policy", "prefetch", "fetch_concurrency", "workers", "shuffle", "shuffle_mb", "seed",
@@ -68,7 +68,8 @@ def probe_rules(settings: Settings) -> ProbeRules:
             allow_nan=settings.value("allow_nan"),
             strict=settings.value("strict"),
             seq_len=settings.value("seq_len"),
-            token_dtype=chosen_dtype(settings.value("token_dtype"), settings.value("vocab_size")),
+            token_dtype=settings.value("token_dtype"),
+            likely_token_dtype=likely_dtype(settings.value("vocab_size")),
         ),
         skip_bad=settings.value("on_bad") == "skip",
         skip_missing=settings.value("on_missing") == "skip",

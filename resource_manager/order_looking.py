@@ -27,7 +27,7 @@ from resource_manager.plan import PlannedData
 from tools_utilities.decode_probe import RangeBytes, edge_records
 from tools_utilities.errors import QuarkError
 from tools_utilities.folder_columns import find_folder_columns, values_of
-from tools_utilities.litdata_index import with_litdata_index
+from tools_utilities.object_options import with_folder_words
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.schema_drift import SchemaCensus, SchemaDrift
 from tools_utilities.shard_format import Columns, ReadOptions, Sample, plan_described
@@ -71,7 +71,7 @@ def look_at_order(
     looked = [*looked[: LOOKED_AT - 1], sampled[-1]] if len(sampled) > 1 else looked
     census = SchemaCensus()
     try:
-        options = with_litdata_index(store, looked, options or ReadOptions())
+        options = with_folder_words(store, looked, options or ReadOptions())
         counts = _count_splits(store, sampled, looked, options, census, folder)
     except QuarkError:
         return None

@@ -10,7 +10,7 @@ from brain.ml.tokenizer import BYTES, FileTokenizer, load_tokenizer
 from brain.ml.training_job import TrainingJob
 from tools_utilities.errors import InputNeededError
 from tools_utilities.shard_format import Sample
-from tools_utilities.shard_formats.tokens import chosen_dtype, refuse_wide
+from tools_utilities.shard_formats.tokens import likely_dtype, refuse_wide
 
 TOKEN_FILES = "tokens"  # noqa: S105 - a format's name, not a secret
 
@@ -35,7 +35,7 @@ def planned_text(
         InputNeededError: no field, or several, could be the text, and the model is one of text.
         UsageError: the named field is not in the records, or tokens are read as what they are not.
     """
-    narrow = job.token_dtype is None and chosen_dtype(None, job.vocab_size) == "uint16"
+    narrow = job.token_dtype is None and likely_dtype(job.vocab_size) == "uint16"
     if format_name == TOKEN_FILES and records and narrow:
         refuse_wide(records[0], "the .bin files")
     own = is_own(job.model) or job.command is not None

@@ -50,6 +50,7 @@ def process_options(settings: Settings, slots: Mapping[str, Any]) -> ProcessOpti
         max_attempts=settings.value("max_attempts"),
         max_samples=slots.get("max_samples"),
         device=slots.get("device"),
+        token_dtype=settings.value("token_dtype"),
         choose_groups=None if wanted is None else choose,
     )
 
@@ -116,6 +117,7 @@ def _workers(
         "--on_bad": options.on_bad,
         "--bad_budget": options.bad_budget,
         "--max_attempts": options.max_attempts,
+        "--token_dtype": options.token_dtype,
     }
     flags = [
         part for name, value in given.items() if value is not None for part in (name, str(value))

@@ -25,8 +25,10 @@ from tools_utilities.scripts.create_sharded_dataset import ProgressReporter, sto
 from tools_utilities.scripts.shard_actions import paint_status, watched_status
 from tools_utilities.scripts.shard_manager import ShardManager
 from tools_utilities.settings import Settings
+from tools_utilities.shard_format import ReadOptions
 from tools_utilities.shard_status import status_line, status_table
-from tools_utilities.sharded_dataset import WORKERS, ShardingPlan
+from tools_utilities.sharded_dataset import WORKERS
+from tools_utilities.sharding_plan import ShardingPlan
 
 SCHEMA = 1
 _SHAPE = frozenset(
@@ -116,7 +118,9 @@ class ShardCommands:
                 source,
                 target,
                 plan,
-                options=SourceOptions(**reach),
+                options=SourceOptions(
+                    read=ReadOptions(token_dtype=self._settings.value("token_dtype")), **reach
+                ),
                 output=OutputOptions(workers=slots.get("workers", WORKERS), **reach),
                 report=self._reporter(),
             )

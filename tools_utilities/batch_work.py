@@ -49,10 +49,13 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     on_bad: str = "fail"
     bad_budget: int = 1000
     """Samples of one shard that `on_bad=skip` may leave out."""
+    token_dtype: str | None = None
+    """As it was said of the input's `.bin` files."""
 
     def fingerprint(self, chunk: Chunk) -> str:
         """Return what a finished chunk must share with this work to be used again."""
-        made_of = (self.function_name, self.output_format, self.on_bad)
+        made_of: tuple[str, ...] = (self.function_name, self.output_format, self.on_bad)
+        made_of += () if self.token_dtype is None else (self.token_dtype,)
         content = (chunk.key, chunk.num_samples, chunk.num_bytes, chunk.crc32c, chunk.sha256)
         return hashlib.sha256(repr((made_of, content)).encode()).hexdigest()
 

@@ -21,7 +21,7 @@ from tools_utilities.chunk_writer import WrittenChunk, write_chunk
 from tools_utilities.errors import QuarkError, RecordError, said_by
 from tools_utilities.process_environment import OWN_PATH, child_environment, own_program
 from tools_utilities.sample_codec import decode_sample, encode_sample
-from tools_utilities.shard_format import shard_formats
+from tools_utilities.token_width import NARROW, writing_format
 
 Message = TypeVar("Message", bound=msgspec.Struct)
 _FRAME = struct.Struct("<cQ")
@@ -38,6 +38,7 @@ class ChunkJob(msgspec.Struct, frozen=True, kw_only=True):
     format: str
     compression: str | None
     memory_bytes: int
+    token_dtype: str = NARROW
 
 
 class ChunkReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +73,7 @@ def do_job(job: ChunkJob) -> WrittenChunk:
             written = write_chunk(
                 waiting(file),
                 job.path,
-                shard_formats()[job.format],
+                writing_format(job.format, job.token_dtype),
                 job.compression,
                 memory_bytes=job.memory_bytes,
             )

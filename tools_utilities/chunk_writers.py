@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from tools_utilities.chunk_spool import ChunkJob, ChunkPool, SpooledChunkWriter, new_paths
 from tools_utilities.chunk_writer import WRITER_BYTES, FormatChunkWriter, WrittenChunk
-from tools_utilities.shard_format import shard_formats
+from tools_utilities.token_width import NARROW, writing_format
 
 _ALL_WRITERS_BYTES = 128 << 20
 _FEWEST_WRITER_BYTES = 256 << 10
@@ -53,11 +53,13 @@ class ChunkWriters:
         num_growing: int,
         workers: int,
         source_bytes: int | None,
+        token_dtype: str = NARROW,
     ) -> None:
         """`num_growing`: chunks that grow at a time; `source_bytes`: None where it is not known."""
         self._staging = staging
         self._format_name = format_name
         self._compression = compression
+        self._token_dtype = token_dtype
         self._slots = threading.Semaphore(workers)
         share = _ALL_WRITERS_BYTES // num_growing
         self._memory_bytes = min(WRITER_BYTES, max(_FEWEST_WRITER_BYTES, share))
@@ -73,7 +75,7 @@ class ChunkWriters:
         if self._pool is None:
             return FormatChunkWriter(
                 path,
-                shard_formats()[self._format_name],
+                writing_format(self._format_name, self._token_dtype),
                 self._compression,
                 slots=self._slots,
                 memory_bytes=self._memory_bytes,
@@ -84,6 +86,7 @@ class ChunkWriters:
             format=self._format_name,
             compression=self._compression,
             memory_bytes=self._memory_bytes,
+            token_dtype=self._token_dtype,
         )
         return SpooledChunkWriter(job, self._pool)
 

@@ -21,12 +21,15 @@ from tools_utilities.manifest import load_manifest
 from tools_utilities.object_store import ObjectStore, open_store
 from tools_utilities.sample_source import Source, SourceOptions, open_sources
 from tools_utilities.shard_format import shard_formats, split_suffix
-from tools_utilities.sharded_dataset import VAL, WORKERS, Dealt, ShardingPlan, ShardingRun
+from tools_utilities.sharded_dataset import WORKERS, Dealt, ShardingRun
 from tools_utilities.sharding_lock import disk_errors, only_run
 from tools_utilities.sharding_output import HERE, THERE, ShardingOutput
+from tools_utilities.sharding_plan import VAL, ShardingPlan
 from tools_utilities.sharding_progress import Header
 from tools_utilities.sharding_request import check_apart, check_flat_name, check_named
 from tools_utilities.shuffled_source import ShuffledSource
+from tools_utilities.token_width import FORMAT as TOKENS
+from tools_utilities.token_width import NARROW, WIDTHS
 
 LAYOUTS = ("folders", "flat", "file")
 _SHUFFLE = "shuffle"
@@ -191,11 +194,16 @@ def _appending(
     """Return the plan under reserved numbers, and the reservation."""
     store, prefix = _located(output_dir, chosen)
     flat = plan.layout == "flat"
+    there = load_manifest(store, prefix)
+    width = (there and there.token_dtype) or NARROW
     wrong = {
         "val_fraction with append": plan.val_fraction is not None,
         f"{plan.format} files beside an index.json": flat and plan.format in _PEER_INDEXED,
         f"layout {plan.layout}, and the dataset there has the other": (
-            load_manifest(store, prefix) is not None and layout_of(store, prefix) != plan.layout
+            there is not None and layout_of(store, prefix) != plan.layout
+        ),
+        f"token_dtype {plan.token_dtype}, and the dataset there has {width}": (
+            plan.token_dtype != width and plan.format == TOKENS
         ),
     }
     for message, applies in wrong.items():
@@ -273,6 +281,16 @@ def _check(plan: ShardingPlan) -> None:
         (plan.chunk_bytes < 1, "chunk_size_mb: more than 0", ""),
         (plan.layout not in LAYOUTS, f"layout {plan.layout}", f"Known: {', '.join(LAYOUTS)}."),
         (plan.format not in known, f"format {plan.format}", f"Known: {', '.join(known)}."),
+        (
+            plan.token_dtype not in WIDTHS,
+            f"token_dtype {plan.token_dtype}",
+            f"Known: {', '.join(WIDTHS)}.",
+        ),
+        (
+            plan.token_dtype != NARROW and plan.format != TOKENS,
+            f"token_dtype {plan.token_dtype} with {plan.format}",
+            "It is how wide the numbers of token files are: add the format tokens, or leave it out.",
+        ),
         (
             plan.max_samples is not None and plan.max_samples < 1,
             f"max_samples={plan.max_samples}: at least 1",

@@ -11,6 +11,7 @@ import msgspec
 
 from tools_utilities.manifest import Chunk, Manifest, Shard
 from tools_utilities.sharding_progress import Round
+from tools_utilities.token_width import TOKEN_DTYPE
 
 BYTES_PER_MB = 1_000_000
 
@@ -23,8 +24,10 @@ def shard_chunks(rounds: Sequence[Round], shards: Iterable[int]) -> list[list[Ch
     ]
 
 
-def shard_metadata(shard_id: int, total_shards: int, chunks: Sequence[Chunk]) -> dict[str, Any]:
-    """Return the content of one shard's metadata.json."""
+def shard_metadata(
+    shard_id: int, total_shards: int, chunks: Sequence[Chunk], token_dtype: str | None = None
+) -> dict[str, Any]:
+    """Return the content of one shard's metadata.json; `token_dtype`: of token files."""
     return {
         "shard_id": shard_id,
         "total_shards": total_shards,
@@ -35,7 +38,12 @@ def shard_metadata(shard_id: int, total_shards: int, chunks: Sequence[Chunk]) ->
         "assigned_to": None,
         "started_at": None,
         "completed_at": None,
+        **_width(token_dtype),
     }
+
+
+def _width(token_dtype: str | None) -> dict[str, str]:
+    return {} if token_dtype is None else {TOKEN_DTYPE: token_dtype}
 
 
 def _chunk_metadata(chunk_id: int, chunk: Chunk) -> dict[str, Any]:
@@ -52,7 +60,10 @@ def _chunk_metadata(chunk_id: int, chunk: Chunk) -> dict[str, Any]:
 
 
 def master_metadata(
-    shards: Sequence[Sequence[Chunk]], chunk_bytes: int, schema: Mapping[str, str]
+    shards: Sequence[Sequence[Chunk]],
+    chunk_bytes: int,
+    schema: Mapping[str, str],
+    token_dtype: str | None = None,
 ) -> dict[str, Any]:
     """Return the content of master_metadata.json: the documented fields, then what we add."""
     size = chunk_bytes / BYTES_PER_MB
@@ -66,6 +77,7 @@ def master_metadata(
         ],
         "total_bytes": sum(chunk.num_bytes or 0 for chunks in shards for chunk in chunks),
         "schema": dict(schema),
+        **_width(token_dtype),
     }
 
 
@@ -74,11 +86,16 @@ def encode_metadata(content: dict[str, Any]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(content)) + b"\n"
 
 
-def flat_manifest(rounds: Sequence[Round], prefix: str) -> Manifest:
+def flat_manifest(rounds: Sequence[Round], prefix: str, token_dtype: str | None = None) -> Manifest:
     """Return the manifest of a flat layout: every file a shard of its own, in name order."""
     chunks = sorted(
         (chunk for finished in rounds for chunk in finished.chunks.values()),
         key=lambda chunk: chunk.key,
     )
     shards = (Shard(shard_id=number, chunks=(chunk,)) for number, chunk in enumerate(chunks))
-    return Manifest(prefix=prefix, shards=tuple(shards), schema=rounds[0].schema)
+    return Manifest(
+        prefix=prefix,
+        shards=tuple(shards),
+        schema=rounds[0].schema,
+        token_dtype=token_dtype,
+    )

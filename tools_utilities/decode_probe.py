@@ -21,7 +21,7 @@ from tools_utilities.errors import (
 )
 from tools_utilities.fetch import Fetcher
 from tools_utilities.fetch_attempt import FetchLimits
-from tools_utilities.litdata_index import with_litdata_index
+from tools_utilities.object_options import with_folder_words
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.shard_bytes import MemoryShardBytes
 from tools_utilities.shard_format import (
@@ -191,7 +191,7 @@ def edge_records(
         TooLargeError: its first record cannot be had within MAX_BYTES.
         DataError: it cannot be decoded.
     """
-    options = with_litdata_index(store, [info], options or ReadOptions())
+    options = with_folder_words(store, [info], options or ReadOptions())
     first = _first_records(store, info, options)
     shard_format = format_of(info.key)
     if shard_format is None:
@@ -236,7 +236,7 @@ def _first_records(
     shard_format = format_of(info.key)
     if shard_format is None:
         raise TooLargeError(f"{info.key}: no format reads this name")
-    options = with_litdata_index(store, [info], options)
+    options = with_folder_words(store, [info], options)
     shard = RangeBytes(store, info)
     try:
         return _open_first(shard, shard_format, options, count, skip_bad=skip_bad)

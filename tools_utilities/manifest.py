@@ -60,6 +60,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     shards: tuple[Shard, ...]
     schema: dict[str, str] = {}
     """Field → type, of the first records; empty where nobody wrote it."""
+    token_dtype: str | None = None
+    """How wide the numbers of its token files are; None: it has none, or nobody wrote it."""
 
     @property
     def num_samples(self) -> int:
@@ -80,6 +82,7 @@ class _MasterShard(msgspec.Struct, frozen=True):
 @prepared
 class _Master(msgspec.Struct, frozen=True):
     shards: tuple[_MasterShard, ...]
+    token_dtype: str | None = None
 
 
 class _ChunkEntry(msgspec.Struct, frozen=True):
@@ -104,6 +107,7 @@ class _Flat(msgspec.Struct, frozen=True):
     shards: tuple[Shard, ...]
     schema: dict[str, str] | int = {}
     """A number in manifests of earlier versions, whose `version` it was."""
+    token_dtype: str | None = None
 
 
 def load_manifest(store: ObjectStore, prefix: str, *, patient: bool = False) -> Manifest | None:
@@ -130,7 +134,8 @@ def load_manifest(store: ObjectStore, prefix: str, *, patient: bool = False) -> 
     key = folder + FLAT
     flat = _decode(key, content, _Flat)
     schema = {} if isinstance(flat.schema, int) else flat.schema
-    return _checked(key, Manifest(prefix=folder, shards=flat.shards, schema=schema))
+    found = Manifest(prefix=folder, shards=flat.shards, schema=schema, token_dtype=flat.token_dtype)
+    return _checked(key, found)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -140,6 +145,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "num_samples": manifest.num_samples,
         "num_bytes": sum(chunk.num_bytes or 0 for chunk in manifest.chunks.values()),
         "schema": manifest.schema,
+        **({} if manifest.token_dtype is None else {"token_dtype": manifest.token_dtype}),
         "shards": msgspec.to_builtins(manifest.shards),
     }
     return msgspec.json.format(msgspec.json.encode(content), indent=2)
@@ -224,7 +230,7 @@ def _folder_layout(read: Callable[[str], bytes | None], folder: str, content: by
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="manifest") as pool:
         shards = tuple(pool.map(read_shard, master.shards))
-    return _checked(key, Manifest(prefix=folder, shards=shards))
+    return _checked(key, Manifest(prefix=folder, shards=shards, token_dtype=master.token_dtype))
 
 
 def _chunk(directory: str, entry: _ChunkEntry) -> Chunk:

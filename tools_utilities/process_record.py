@@ -23,6 +23,8 @@ class ProcessJob(msgspec.Struct, frozen=True, kw_only=True):
     output_format: str = "jsonl"
     on_bad: str = "fail"
     max_samples: int | None = None
+    token_dtype: str | None = None
+    """As it was said of `.bin` files."""
     chunks: str = ""
     """Digest of the chunks' keys, counts and sizes."""
     shards: tuple[tuple[int, int], ...] = ()

@@ -40,12 +40,16 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Parquet: only the first of these columns that a file has; a file with none is an error."""
     seq_len: int = 1024
     """Token files: tokens in one sample."""
-    token_dtype: str = "uint16"  # noqa: S105 - a number format, not a secret
-    """Token files: `uint16` or `uint32`, little-endian."""
+    token_dtype: str | None = None
+    """Token files: `uint16` or `uint32`, little-endian; None: as the index of their dataset says …"""
+    likely_token_dtype: str = "uint16"  # noqa: S105 - a number format, not a secret
+    """… and where none does, this."""
     optional_columns: tuple[str, ...] = ()
     """Of `columns`, those that a file need not have; set where folders have them, not by users."""
     folder_columns: tuple[tuple[str, str], ...] = ()
     """Columns in folder names (`name=value/`) → `int` or `text`; filled by the index, not by users."""
+    token_widths: tuple[tuple[str, str], ...] = ()
+    """Token files: folder → `token_dtype` of its index; filled by `with_token_widths`, not by users."""
     litdata_indexes: tuple[tuple[str, str], ...] = ()
     """LitData: folder → what its `index.json` says; filled by `with_litdata_index`, not by users."""
 

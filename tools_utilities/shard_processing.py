@@ -44,7 +44,7 @@ from tools_utilities.patience import patiently
 from tools_utilities.prepared_types import prepared
 from tools_utilities.sample_source import SourceOptions
 from tools_utilities.sample_sources.stored import StoredRecords
-from tools_utilities.shard_format import Sample, shard_formats
+from tools_utilities.shard_format import ReadOptions, Sample, shard_formats
 
 __all__ = ["BatchFunction", "FunctionError", "ShardOutput", "ShardProcessor", "Work"]
 
@@ -103,6 +103,13 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
     """Keys of chunks of which only the first `num_samples` are worked."""
     folder_columns: FolderColumns = ()
     """Columns that `name=value` folders give the samples below them."""
+    token_dtype: str | None = None
+    """Of token files whose dataset has no index that says it."""
+
+    def records(self, key: str, info: ObjectInfo) -> StoredRecords:
+        """Return the records of a whole key."""
+        options = SourceOptions(read=ReadOptions(token_dtype=self.token_dtype))
+        return StoredRecords(key, self.store, [info], options, self.folder_columns)
 
 
 class ShardProcessor:
@@ -278,7 +285,7 @@ class ShardProcessor:
                 key=key,
             )
         info = msgspec.structs.replace(stored, crc32c=chunk.crc32c or stored.crc32c)
-        return StoredRecords(key, store, [info], SourceOptions(), self._source.folder_columns)
+        return self._source.records(key, info)
 
     def _publish(
         self, key: str, written: WrittenChunk, fingerprint: str, bad: tuple[BadSample, ...]

@@ -31,7 +31,8 @@ from tools_utilities.manifest import FLAT, MASTER, Chunk, encode_manifest
 from tools_utilities.object_store import open_store
 from tools_utilities.patient_store import PatientStore
 from tools_utilities.peer_indexes import peer_index
-from tools_utilities.sharded_dataset import Publisher, ShardingPlan
+from tools_utilities.sharded_dataset import Publisher
+from tools_utilities.sharding_plan import ShardingPlan
 from tools_utilities.sharding_progress import (
     Header,
     Progress,
@@ -175,7 +176,7 @@ class ShardingOutput:
         return summary
 
     def _write_flat(self, rounds: Sequence[Round], header: Header) -> dict[str, Any]:
-        manifest = flat_manifest(rounds, self._prefix)
+        manifest = flat_manifest(rounds, self._prefix, self._plan.token_width)
         chunks = [chunk for shard in manifest.shards for chunk in shard.chunks]
         self._write_peer_index("", chunks)
         self._store.put(self._prefix + FINISHED, msgspec.json.encode(header))
@@ -193,7 +194,9 @@ class ShardingOutput:
             for side, numbers in self._plan.sides().items():
                 shards = shard_chunks(rounds, numbers)
                 self._write_shards(side, shards)
-                masters[side] = master_metadata(shards, self._plan.chunk_bytes, rounds[0].schema)
+                masters[side] = master_metadata(
+                    shards, self._plan.chunk_bytes, rounds[0].schema, self._plan.token_width
+                )
             finished.result()
         for side, master in masters.items():
             self._store.put(f"{self._prefix}{side}{MASTER}", encode_metadata(master))
@@ -217,7 +220,8 @@ class ShardingOutput:
             folder = f"{side}shard_{number:03d}/"
             if chunks:
                 self._write_peer_index(folder, chunks)
-            content = encode_metadata(shard_metadata(number, first_shard + len(shards), chunks))
+            total, width = first_shard + len(shards), self._plan.token_width
+            content = encode_metadata(shard_metadata(number, total, chunks, width))
             self._store.put(f"{self._prefix}{folder}metadata.json", content)
 
         with ThreadPoolExecutor(_WRITES_AT_ONCE, thread_name_prefix="metadata") as pool:

@@ -12,7 +12,7 @@ from brain.ml.training_job import DataSource, TrainingJob
 from tools_utilities.errors import ObjectNotFoundError, RecordError
 from tools_utilities.scripts.s3_streaming_manager import StreamingManager
 from tools_utilities.shard_format import ReadOptions
-from tools_utilities.shard_formats.tokens import chosen_dtype
+from tools_utilities.shard_formats.tokens import likely_dtype
 
 SIZED_SPLITS = 4
 """Splits opened to estimate the samples of an epoch."""
@@ -42,7 +42,8 @@ class StreamedSource:
             allow_nan=job.allow_nan,
             strict=job.strict,
             seq_len=job.seq_len,
-            token_dtype=chosen_dtype(job.token_dtype, job.vocab_size),
+            token_dtype=job.token_dtype,
+            likely_token_dtype=likely_dtype(job.vocab_size),
         )
 
     def open_stream(self, *, training: bool) -> None:

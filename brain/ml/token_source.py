@@ -19,12 +19,13 @@ from brain.ml.tokenizer import MAX_UINT16, Tokenizer
 from brain.ml.training_job import DataSource, TrainingJob
 from tools_utilities.errors import DataNotFoundError, ObjectNotFoundError, RecordError
 from tools_utilities.folder_columns import find_folder_columns, open_table_split
-from tools_utilities.litdata_index import with_litdata_index
+from tools_utilities.object_options import with_folder_words
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.scripts.dataset_discovery import group_objects
 from tools_utilities.shard_format import OpenSplit, ReadOptions, Sample, require_format
 from tools_utilities.shard_formats.tokens import refuse_wide
 from tools_utilities.token_rows import TOKEN_COLUMNS
+from tools_utilities.token_width import is_said
 
 TOKEN_FILE_FORMAT = "tokens"  # noqa: S105 - a format's name, not a secret
 PROBED_OBJECTS = 16
@@ -103,11 +104,11 @@ class TokenSource(StreamedSource):
     def _choose_view(self, tokenizer: Tokenizer) -> tuple[SplitView, str]:
         """Return how this data becomes sequences, and that in words."""
         job = self._job
-        key, sample = self._first_record()
+        key, sample, said = self._first_record()
         vocab_size = job.vocab_size or tokenizer.vocab_size
         if has_tokens(sample) and job.text_key is None and job.template is None:
             if require_format(key).name == TOKEN_FILE_FORMAT:
-                if job.token_dtype is None:  # nobody has said that it is as it seems
+                if not said:  # so it is only as it seems
                     refuse_wide(sample, key)
                 return TokenRun(vocab_size=vocab_size, seq_len=job.seq_len), "tokens as one run"
             self.options = msgspec.structs.replace(self.options, first_of=TOKEN_COLUMNS)
@@ -128,8 +129,8 @@ class TokenSource(StreamedSource):
             bad_budget=bad_budget_of(job.on_bad, job.bad_budget),
         )
 
-    def _first_record(self) -> tuple[str, Sample]:
-        """Return the first record that can be read, and its object's key.
+    def _first_record(self) -> tuple[str, Sample, bool]:
+        """Return the key and first record that can be read, and whether token widths are said there.
 
         Raises:
             DataNotFoundError: there are none.
@@ -138,7 +139,7 @@ class TokenSource(StreamedSource):
         data, manager = self.data, self.manager
         infos = group_objects(manager.store, data.prefix, data.stem, format_name=data.format)
         probed = [info for info in infos if info.size_bytes][:PROBED_OBJECTS]
-        options = with_litdata_index(manager.store, probed, self.options)
+        options = with_folder_words(manager.store, probed, self.options)
         if self._job.text_key or self._job.template:
             # Only who names a folder's column means it; it is never the one field that holds text.
             folder = data.prefix[: data.prefix.rfind("/") + 1]
@@ -154,7 +155,7 @@ class TokenSource(StreamedSource):
                 last = error
             else:
                 if sample is not None:
-                    return info.key, sample
+                    return info.key, sample, is_said(info.key, options)
         if last is not None:
             raise last
         raise DataNotFoundError(

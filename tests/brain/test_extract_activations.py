@@ -19,7 +19,7 @@ from brain.ml.training_job import CheckpointTarget
 from tests.training import make_job, text_shards, train_here, write_shards
 from tools_utilities.object_store import StoreSpec
 from tools_utilities.scripts.create_sharded_dataset import create_sharded_dataset
-from tools_utilities.sharded_dataset import ShardingPlan
+from tools_utilities.sharding_plan import ShardingPlan
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SAMPLES = [{"id": n, "text": f"sample {n} " + "ab" * (n % 7)} for n in range(48)]

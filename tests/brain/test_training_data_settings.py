@@ -112,6 +112,12 @@ def test_wide_tokens_are_never_taken_for_narrow_ones(tmp_path):
     assert len(all_samples(tmp_path / "c")) == len(all_samples(tmp_path / "a")) > 3
     # Said to be narrow, they are read as that.
     assert train_here(make_job(tmp_path / "d", wide, token_dtype="uint16", **limits)) == 0
+    # Where an index says it, nobody need.
+    for side in ("train", "val"):
+        index = {"shards": [{"shard_id": 0, "chunks": []}], "token_dtype": "uint32"}
+        (tmp_path / f"wide/d/{side}/manifest.json").write_text(json.dumps(index))
+    assert train_here(make_job(tmp_path / "e", wide, **limits)) == 0
+    assert set(all_samples(tmp_path / "e")) == set(all_samples(tmp_path / "c"))
 
 
 def test_a_webdataset_of_texts_is_trained_on_its_texts(tmp_path):

@@ -31,7 +31,7 @@ from tools_utilities.scripts.create_sharded_dataset import create_sharded_datase
 from tools_utilities.scripts.dataset_discovery import find_groups
 from tools_utilities.scripts.s3_streaming_manager import StreamingManager
 from tools_utilities.scripts.shard_manager import ShardManager
-from tools_utilities.sharded_dataset import ShardingPlan
+from tools_utilities.sharding_plan import ShardingPlan
 
 NUM_SHARDS, PER_SHARD = 8, 12
 GROUP = ProcessGroup(World())

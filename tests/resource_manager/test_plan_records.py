@@ -1,5 +1,7 @@
 """The plan decodes a few records by the settings that the run will read all of them by."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -62,3 +64,6 @@ def test_wide_tokens_are_asked_about_before_anything_starts(project):
     for told in known:
         assert manager.run_training_job(dataset_local_path=DATA, overrides=told) == 0
     assert [job.token_dtype for job in target.jobs] == ["uint32", "uint16", None]
+    index = {"shards": [{"shard_id": 0, "chunks": []}], "token_dtype": "uint32"}
+    (folder / "manifest.json").write_text(json.dumps(index))
+    assert manager.run_training_job(dataset_local_path=DATA) == 0

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.resource_manager.test_processing import project, say
@@ -60,3 +61,13 @@ def test_the_plan_says_that_it_shuffles_and_writes_nothing(project, capsys):
     assert code == 0
     assert "shuffled with seed 5" in json.dumps(printed)
     assert not (project / "out").exists()
+
+
+def test_token_files_are_read_as_wide_as_is_said(project, capsys):
+    (project / "plain.bin").write_bytes(np.array([70_000, 5, 6], "<u4").tobytes())
+    words = "shard ./plain.bin into 1 shards as parquet to ./rows"
+
+    code, _ = say(capsys, words, "--override", "token_dtype=uint32")
+
+    assert code == 0
+    assert [row["input_ids"] for row in samples_of(project / "rows")] == [[70_000, 5, 6]]

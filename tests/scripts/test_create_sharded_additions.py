@@ -17,7 +17,7 @@ from tools_utilities.object_store import StoreSpec, open_store
 from tools_utilities.object_stores.memory import MemoryStore
 from tools_utilities.scripts.create_sharded_dataset import main
 from tools_utilities.scripts.shard_manager import ShardManager
-from tools_utilities.sharded_dataset import ShardingPlan
+from tools_utilities.sharding_plan import ShardingPlan
 
 FOLDERS = ShardingPlan(num_shards=2)
 FLAT = ShardingPlan(num_shards=2, layout="flat")

@@ -18,7 +18,7 @@ from tools_utilities.manifest import load_manifest
 from tools_utilities.object_store import StoreSpec, open_store
 from tools_utilities.sample_source import SourceOptions, open_source
 from tools_utilities.scripts.create_sharded_dataset import create_sharded_dataset, main
-from tools_utilities.sharded_dataset import ShardingPlan
+from tools_utilities.sharding_plan import ShardingPlan
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 CASES = CHECKOUT / "tests/cases/files"

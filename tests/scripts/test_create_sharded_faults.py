@@ -25,7 +25,7 @@ from tools_utilities.object_stores._s3_uploads import etags_of, upload_in_parts
 from tools_utilities.object_stores.memory import MemoryStore
 from tools_utilities.sample_source import SourceBlock
 from tools_utilities.scripts.create_sharded_dataset import create_sharded_dataset
-from tools_utilities.sharded_dataset import ShardingPlan
+from tools_utilities.sharding_plan import ShardingPlan
 
 SCRIPT = str(CHECKOUT / "tools_utilities/scripts/create_sharded_dataset.py")
 

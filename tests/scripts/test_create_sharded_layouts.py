@@ -22,7 +22,7 @@ from tools_utilities.object_stores.memory import STORE_SCHEME, MemoryStore
 from tools_utilities.sample_source import SourceOptions, open_source, open_sources
 from tools_utilities.sample_sources.huggingface import HuggingFaceRecords
 from tools_utilities.scripts.create_sharded_dataset import create_sharded_dataset, main
-from tools_utilities.sharded_dataset import ShardingPlan
+from tools_utilities.sharding_plan import ShardingPlan
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 

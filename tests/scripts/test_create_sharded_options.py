@@ -25,7 +25,8 @@ from tools_utilities.scripts.create_sharded_dataset import (
     create_sharded_dataset,
     main,
 )
-from tools_utilities.sharded_dataset import Dealt, ShardingPlan
+from tools_utilities.sharded_dataset import Dealt
+from tools_utilities.sharding_plan import ShardingPlan
 from tools_utilities.shuffled_source import ShuffledSource
 
 

@@ -104,7 +104,7 @@ from tools_utilities.dataset_creation import OutputOptions, create_sharded_datas
 from tools_utilities.errors import ChangedError, DataNotFoundError
 from tools_utilities.sample_source import SourceOptions, open_source
 from tools_utilities.scripts.create_sharded_dataset import main
-from tools_utilities.sharded_dataset import ShardingPlan
+from tools_utilities.sharding_plan import ShardingPlan
 folder, out = sys.argv[1:]
 uri = "hf://" + folder
 assert main(["--input_file", uri, "--output_dir", out, "--num_shards", "3", "--split", "train"]) == 0

@@ -14,8 +14,8 @@ from tests.scripts.test_create_sharded_dataset import samples_of, write_tasks
 from tools_utilities.dataset_creation import OutputOptions, create_sharded_dataset
 from tools_utilities.errors import UsageError
 from tools_utilities.scripts.create_sharded_dataset import main
-from tools_utilities.sharded_dataset import ShardingPlan
 from tools_utilities.sharding_lock import LOCK, only_run
+from tools_utilities.sharding_plan import ShardingPlan
 
 
 def refused(capsys: pytest.CaptureFixture[str], code: int, *arguments: str | Path) -> str:

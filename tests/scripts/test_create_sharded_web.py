@@ -8,7 +8,7 @@ from tests.fakes import Reply, Request, StubServer
 from tests.scripts.test_create_sharded_dataset import samples_of
 from tools_utilities.errors import ChangedError
 from tools_utilities.scripts.create_sharded_dataset import create_sharded_dataset
-from tools_utilities.sharded_dataset import ShardingPlan
+from tools_utilities.sharding_plan import ShardingPlan
 
 ROWS = b"".join(json.dumps({"id": number}).encode() + b"\n" for number in range(300))
 

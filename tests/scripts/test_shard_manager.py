@@ -16,7 +16,7 @@ from tools_utilities.object_stores.memory import MemoryStore
 from tools_utilities.scripts.create_sharded_dataset import create_sharded_dataset
 from tools_utilities.scripts.shard_manager import ShardManager, main
 from tools_utilities.shard_lease import Clock
-from tools_utilities.sharded_dataset import ShardingPlan
+from tools_utilities.sharding_plan import ShardingPlan
 
 
 def make_dataset(folder: Path, *, samples: int = 100, num_shards: int = 8) -> Path:

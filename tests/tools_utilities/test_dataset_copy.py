@@ -13,7 +13,7 @@ from tools_utilities.object_store import ObjectInfo, StoreSpec, open_store
 from tools_utilities.object_stores import memory
 from tools_utilities.sample_source import SourceOptions
 from tools_utilities.scripts.shard_manager import ShardManager
-from tools_utilities.sharded_dataset import ShardingPlan
+from tools_utilities.sharding_plan import ShardingPlan
 
 
 @pytest.fixture

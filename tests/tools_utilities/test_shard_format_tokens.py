@@ -12,7 +12,7 @@ from tools_utilities.errors import RecordError, UsageError
 from tools_utilities.shard_format import ReadOptions
 from tools_utilities.shard_formats.tokens import (
     TokenSplit,
-    chosen_dtype,
+    likely_dtype,
     refuse_wide,
     write_tokens,
 )
@@ -118,10 +118,8 @@ def test_a_short_sample_before_the_last_is_refused() -> None:
 
 
 def test_the_type_of_numbers_follows_the_vocabulary_unless_it_is_said():
-    assert chosen_dtype(None, None) == chosen_dtype(None, 65_536) == "uint16"
-    assert chosen_dtype(None, 65_537) == "uint32"
-    assert chosen_dtype("uint16", 128_256) == "uint16"
-    assert chosen_dtype("uint32", 10) == "uint32"
+    assert likely_dtype(None) == likely_dtype(65_536) == "uint16"
+    assert likely_dtype(65_537) == "uint32"
 
 
 def test_ids_of_four_bytes_read_as_two_are_refused():

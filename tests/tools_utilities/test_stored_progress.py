@@ -16,9 +16,10 @@ from tools_utilities.object_store import ObjectInfo, StoreSpec, open_store, read
 from tools_utilities.object_stores import memory
 from tools_utilities.patient_store import PatientStore
 from tools_utilities.sample_source import Source, SourceBlock, SourceOptions, open_source
-from tools_utilities.sharded_dataset import Dealt, ShardingPlan
+from tools_utilities.sharded_dataset import Dealt
 from tools_utilities.sharding_lock import only_run
 from tools_utilities.sharding_output import FOUND, HERE, PROGRESS, THERE, ShardingOutput
+from tools_utilities.sharding_plan import ShardingPlan
 from tools_utilities.sharding_progress import STORE_SECONDS, Header, Round, StoredProgress
 
 PLAN = ShardingPlan(format="jsonl", layout="flat", name="shard", samples_per_shard=100)

@@ -25,8 +25,9 @@ from tools_utilities.prepared_types import prepared
 from tools_utilities.process_environment import PACKAGE_ROOT, child_environment, own_program
 from tools_utilities.sample_source import SourceOptions
 from tools_utilities.shard_format import shard_formats
-from tools_utilities.sharded_dataset import Dealt, ShardingPlan
+from tools_utilities.sharded_dataset import Dealt
 from tools_utilities.sharding_output import FOUND, THERE
+from tools_utilities.sharding_plan import ShardingPlan
 
 PIPELINES = ("jsonl", "parquet", "webdataset", "litdata", "mds")
 _TRANSPORT = frozenset({"endpoint_url", "profile", "region"})

@@ -22,18 +22,22 @@ from tools_utilities.folder_columns import (
     values_of,
 )
 from tools_utilities.indexed_objects import named_objects
-from tools_utilities.litdata_index import with_litdata_index
+from tools_utilities.object_options import with_folder_words
 from tools_utilities.object_store import ObjectInfo, ObjectStore, StoreSpec, open_store
 from tools_utilities.sample_source import SampleSource, Source, SourceBlock, SourceOptions
 from tools_utilities.shard_format import (
     OpenSplit,
     ReadOptions,
     ShardBytes,
+    ShardFormat,
     Split,
     format_of,
     require_format,
 )
+from tools_utilities.shard_formats.tokens import refuse_wide
 from tools_utilities.split_content import forget_pages
+from tools_utilities.token_width import FORMAT as TOKENS
+from tools_utilities.token_width import is_said
 from tools_utilities.whole_object import open_whole_object
 
 SPLIT_BYTES = 8 << 20
@@ -176,7 +180,7 @@ class StoredRecords:
     ) -> Iterator[SourceBlock]:
         info = self._infos[object_index]
         shard_format = require_format(info.key)
-        read = with_litdata_index(self._store, [info], self._options.read)
+        read = with_folder_words(self._store, [info], self._options.read)
         read = msgspec.structs.replace(read, folder_columns=self._folder_columns)
         shard = open_whole_object(self._store, info)
         read_bytes = 0
@@ -225,6 +229,8 @@ class StoredRecords:
             self._tell_skipped(split.key, opened.skipped)
             each = max(1, split.num_bytes // max(1, opened.num_samples))
             for indices, records in self._batches(opened, index):
+                if indices.start == split.start == 0 and split.key == self._infos[0].key:
+                    _refuse_guesses(found, records, split.key, read)
                 yield _Piece(
                     index=indices.start,
                     records=records,
@@ -265,6 +271,18 @@ class _Piece(msgspec.Struct, frozen=True, kw_only=True):
     sizes: list[int]
     done: float
     """What part of the split lies before them."""
+
+
+def _refuse_guesses(
+    found: ShardFormat, records: Sequence[Any], key: str, read: ReadOptions
+) -> None:
+    """Refuse token files of which nobody says how wide they are, and which seem to be wider.
+
+    Raises:
+        UsageError: so it is.
+    """
+    if found.name == TOKENS and not is_said(key, read):
+        refuse_wide(records[0], key)
 
 
 def _weight(value: Any) -> int:

@@ -24,10 +24,13 @@ from tools_utilities.dataset_metadata import BYTES_PER_MB
 from tools_utilities.errors import QuarkError, RunStoppedError, error_lines
 from tools_utilities.redaction import guard_process
 from tools_utilities.sample_source import SourceOptions
-from tools_utilities.sharded_dataset import WORKERS, Dealt, ShardingPlan
+from tools_utilities.shard_format import ReadOptions
+from tools_utilities.sharded_dataset import WORKERS, Dealt
+from tools_utilities.sharding_plan import ShardingPlan
 from tools_utilities.sharding_request import chunk_bytes_of
 from tools_utilities.stop_signals import stopping_cleanly
 from tools_utilities.terminal_text import human_seconds
+from tools_utilities.token_width import NARROW, WIDTHS
 
 __all__ = ["ProgressReporter", "create_sharded_dataset", "main", "stopping_cleanly"]
 
@@ -75,6 +78,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--chunk_size_mb", type=float, default=100, help="fractions allowed")
     add("--format", default="jsonl", help="jsonl, parquet, webdataset, litdata, mds, tokens, txt")
     add("--compression", choices=("gzip", "zstd", "none"))
+    add("--token_dtype", choices=WIDTHS, default=NARROW, help="--format tokens: of its numbers")
     add("--layout", default="folders", choices=LAYOUTS[:2])
     add("--samples_per_shard", type=int, help="flat: this many in each file")
     add("--name", default="train", help="flat: what file names begin with")
@@ -86,6 +90,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--max_samples", type=int)
     add("--split", help="hf://: which split; default train")
     add("--config", help="hf://: which configuration")
+    add(
+        "--input_token_dtype", choices=WIDTHS, help="input .bin files without an index that says it"
+    )
     add("--endpoint_url", help="S3 endpoint of the input (R2, MinIO, SeaweedFS)")
     add("--profile", help="AWS profile of the input")
     add("--output_endpoint_url", help="S3 endpoint of the output; default: the environment's")
@@ -115,6 +122,7 @@ def _plan_of(options: argparse.Namespace) -> ShardingPlan:
         val_key=options.val_key,
         shuffle=options.shuffle,
         seed=options.seed,
+        token_dtype=options.token_dtype,
     )
 
 
@@ -131,6 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         profile=options.profile,
         split=options.split,
         config=options.config,
+        read=ReadOptions(token_dtype=options.input_token_dtype),
     )
     output = OutputOptions(
         endpoint_url=options.output_endpoint_url,

@@ -14,8 +14,6 @@ from tools_utilities.folder_columns import FolderColumns, find_folder_columns
 from tools_utilities.group_listing import folder_of
 from tools_utilities.manifest import Chunk, Manifest, Shard, load_manifest
 from tools_utilities.object_store import ObjectInfo, ObjectStore
-from tools_utilities.sample_source import SourceOptions
-from tools_utilities.sample_sources.stored import StoredRecords
 from tools_utilities.scripts.dataset_discovery import (
     ShardGroup,
     find_groups,
@@ -44,6 +42,7 @@ def find_input(
     *,
     choose: GroupChooser | None = None,
     max_samples: int | None = None,
+    token_dtype: str | None = None,
 ) -> WorkInput:
     """Return what there is to work on below a folder (or at a single file).
 
@@ -64,7 +63,13 @@ def find_input(
         prefix = ""
     found = WorkInput(
         manifest=manifest,
-        source=Input(store=store, prefix=prefix, counted=counted, folder_columns=columns),
+        source=Input(
+            store=store,
+            prefix=prefix,
+            counted=counted,
+            folder_columns=columns,
+            token_dtype=token_dtype,
+        ),
         sharded=all("/" in chunk.key for shard in manifest.shards for chunk in shard.chunks)
         and counted,
     )
@@ -145,7 +150,7 @@ def _first(found: WorkInput, max_samples: int) -> WorkInput:
 def _count(source: Input, chunk: Chunk, enough: int) -> int:
     """Return a file's samples, counted as far as is needed."""
     key = source.prefix + chunk.key
-    records = StoredRecords(key, source.store, [source.store.head(key)], SourceOptions())
+    records = source.records(key, source.store.head(key))
     count = 0
     for block in records.blocks(0, None):
         count += len(block.records)

@@ -31,6 +31,7 @@ from tools_utilities.scripts.shard_actions import worker_name
 from tools_utilities.scripts.shard_manager import ShardManager
 from tools_utilities.shard_format import shard_formats
 from tools_utilities.stop_signals import INTERRUPTED, Stop
+from tools_utilities.token_width import WIDTHS
 
 LEASE_SECONDS = 30.0
 POLL_SECONDS = 5.0
@@ -54,6 +55,8 @@ class ProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Workers that may die in a row at one place of a shard; then it is left alone."""
     max_samples: int | None = None
     """Only the first so many samples, in shard order."""
+    token_dtype: str | None = None
+    """Of `.bin` files whose dataset has no index that says it."""
     device: str | None = None
     """Given to a class that takes `device=`."""
     choose_groups: GroupChooser | None = None
@@ -99,7 +102,11 @@ def process_shards(
     store, out_store = open_store(spec), open_store(out_spec)
     found = patiently(
         lambda: find_input(
-            store, prefix, choose=chosen.choose_groups, max_samples=chosen.max_samples
+            store,
+            prefix,
+            choose=chosen.choose_groups,
+            max_samples=chosen.max_samples,
+            token_dtype=chosen.token_dtype,
         )
     )
     if out_spec.uri.startswith("file://"):
@@ -129,6 +136,7 @@ def process_shards(
             output_format=chosen.output_format,
             on_bad=chosen.on_bad,
             bad_budget=chosen.bad_budget,
+            token_dtype=chosen.token_dtype,
         ),
         (report, chosen.progress),
         chosen.stop or Stop(),
@@ -164,6 +172,7 @@ def _job(
         output_format=options.output_format,
         on_bad=options.on_bad,
         max_samples=options.max_samples,
+        token_dtype=options.token_dtype,
         chunks=hashlib.sha256(repr(chunks).encode()).hexdigest()[:16],
         shards=tuple((shard.shard_id, shard.num_samples) for shard in found.manifest.shards),
     )
@@ -222,6 +231,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--max_attempts", type=int, default=3, help="workers that may die in a row on one shard"
     )
     parser.add_argument("--max_samples", type=int, help="only the first so many")
+    parser.add_argument(
+        "--token_dtype", choices=WIDTHS, help=".bin files without an index that says it"
+    )
     parser.add_argument("--device", help="for a class that takes device=")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--json", action="store_true", help="the summary as JSON")
@@ -241,6 +253,7 @@ def _options(options: argparse.Namespace) -> ProcessOptions:
         max_attempts=options.max_attempts,
         max_samples=options.max_samples,
         device=options.device,
+        token_dtype=options.token_dtype,
     )
 
 

@@ -23,12 +23,13 @@ from tools_utilities.shard_format import (
     split_suffix,
 )
 from tools_utilities.split_content import SplitContent
+from tools_utilities.token_width import NARROW, WIDTHS, checked_width, width_of
 
 FIELD = "input_ids"
 _MOST_UINT16 = 1 << 16
 _TELLING = 8
 """Zeros between other ids that cannot be chance."""
-_DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+_DTYPES = {width: np.dtype(width).newbyteorder("<") for width in WIDTHS}
 
 
 class Tokens:
@@ -38,6 +39,10 @@ class Tokens:
     suffixes: tuple[str, ...] = (".bin",)
     names = None
     compressible = True
+
+    def __init__(self, width: str = NARROW) -> None:
+        """Writes numbers of `width`."""
+        self.width = checked_width(width)
 
     def plan_splits(
         self,
@@ -53,7 +58,7 @@ class Tokens:
         """
         if split_suffix(info.key)[1] is not None:
             return [whole_object(info)]
-        itemsize = token_dtype(options).itemsize
+        itemsize = token_dtype(info.key, options).itemsize
         _check_size(info.key, info.size_bytes, itemsize)
         unit = itemsize * options.seq_len
         return [
@@ -76,18 +81,19 @@ class Tokens:
         return TokenSplit(SplitContent(shard, split), options)
 
     def write(self, samples: Iterable[Sample], file: BinaryIO) -> int:
-        """Write the one field `input_ids` of each sample, as uint16.
+        """Write the one field `input_ids` of each sample, as wide as `as_wide` says.
 
-        All samples but the last must have one length, or they could not be told apart again;
-        `write_tokens` takes another type.
+        All samples but the last must have one length, or they could not be told apart again.
         """
-        return write_tokens(samples, file, "uint16")
+        return write_tokens(samples, file, self.width)
+
+    def as_wide(self, width: str) -> "Tokens":
+        """Return the format that writes numbers of this type; how it reads is up to its options."""
+        return Tokens(width)
 
 
-def chosen_dtype(said: str | None, vocab_size: int | None) -> str:
-    """Return the number type of token files: what was said, else what a vocabulary's ids need."""
-    if said is not None:
-        return said
+def likely_dtype(vocab_size: int | None) -> str:
+    """Return the number type of token files of which nothing is said: what a vocabulary's ids need."""
     return "uint32" if (vocab_size or 0) > _MOST_UINT16 else "uint16"
 
 
@@ -108,19 +114,16 @@ def refuse_wide(sample: Sample, where: str) -> None:
         )
 
 
-def token_dtype(options: ReadOptions) -> np.dtype[Any]:
+def token_dtype(key: str, options: ReadOptions) -> np.dtype[Any]:
     """Return the number type of a token file.
 
     Raises:
         UsageError: it is neither uint16 nor uint32, or a sample would have no token.
     """
-    if options.token_dtype not in _DTYPES:
-        raise UsageError(
-            f"token_dtype={options.token_dtype!r}", hint=f"Use {' or '.join(_DTYPES)}."
-        )
+    width = width_of(key, options)
     if options.seq_len < 1:
         raise UsageError(f"seq_len={options.seq_len}: a sample needs at least one token")
-    return _DTYPES[options.token_dtype]
+    return _DTYPES[width]
 
 
 class TokenSplit:
@@ -130,7 +133,7 @@ class TokenSplit:
         self.key = content.key
         self.skipped: dict[str, int] = {}
         self._content = content
-        dtype = token_dtype(options)
+        dtype = token_dtype(content.key, options)
         view = content.shard.read(content.split.start, content.split.end)
         _check_size(content.key, len(view), dtype.itemsize)
         self._seq_len = options.seq_len

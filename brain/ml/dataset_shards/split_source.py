@@ -12,7 +12,7 @@ from brain.ml.dataset_shards.shuffle_order import Indices
 from brain.ml.dataset_shards.split_table import SplitTable
 from tools_utilities.errors import DataNotFoundError, QuarkError, RecordError, said_by
 from tools_utilities.folder_columns import open_table_split
-from tools_utilities.litdata_index import with_litdata_index
+from tools_utilities.object_options import with_folder_words
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.open_files import check_open_files
 from tools_utilities.schema_drift import SchemaCensus, SchemaDrift, tell_drift
@@ -192,7 +192,7 @@ class StoreSource:
     def open_split(self, table: SplitTable, number: int) -> OpenedSplit:
         """Open a split; blocks until its object is there."""
         info, split = table.info(number), table.split(number)
-        options = self._options = with_litdata_index(self._manager.store, [info], self._options)
+        options = self._options = with_folder_words(self._manager.store, [info], self._options)
         if table.folder_columns:
             options = msgspec.structs.replace(options, folder_columns=table.folder_columns)
         shard = self._manager.open_shard(info)

@@ -32,13 +32,14 @@ from tools_utilities.errors import (
 )
 from tools_utilities.folder_columns import find_folder_columns
 from tools_utilities.group_listing import pack_members
-from tools_utilities.litdata_index import with_litdata_index
 from tools_utilities.manifest import Chunk, load_manifest
+from tools_utilities.object_options import with_folder_words
 from tools_utilities.object_store import ObjectInfo, ObjectStore
 from tools_utilities.packed_objects import PackedObjects
 from tools_utilities.patient_store import PatientStore
 from tools_utilities.schema_drift import SchemaCensus, SchemaDrift, tell_drift
 from tools_utilities.shard_format import Columns, ReadOptions, Split, plan_described
+from tools_utilities.token_width import width_of
 
 _FOOTER_THREADS = 8
 _PLANNED_TOGETHER = 1024
@@ -145,7 +146,7 @@ def index_store(
     """
     store = PatientStore(store)
     infos = pack_members(store, request.prefix, request.stem, request.format_name)
-    options = with_litdata_index(store, infos, request.options)
+    options = with_folder_words(store, infos, request.options)
     request = replace(request, options=options)
     chunks = _manifest_chunks(store, infos, request)
     if chunks:
@@ -154,14 +155,14 @@ def index_store(
     table = SplitTable(infos, _plan_all(infos, read, request, census))
     table.folder_columns = find_folder_columns((info.key for info in infos), request.folder)
     shape = choose_shape(table.num_bytes, shuffle=request.shuffle, open_bytes=request.open_bytes)
-    settings = {
+    settings: dict[str, Any] = {
         "order_version": ORDER_VERSION,
         "shuffle": request.shuffle,
         "lanes": shape.num_lanes,
         "window_splits": shape.num_window_splits,
         "split_bytes": SPLIT_BYTES,
         "seq_len": request.options.seq_len,
-        "token_dtype": request.options.token_dtype,
+        "token_dtype": _token_dtype(infos, request.options),
         "view": request.view_identity,
         "partition": request.partition or {"name": "round_robin"},
     }
@@ -183,6 +184,15 @@ def index_store(
     )
     _fill_counts(index)
     return index
+
+
+def _token_dtype(infos: Sequence[ObjectInfo], options: ReadOptions) -> str | list[str]:
+    """Return how wide the numbers of token files are; of folders of several widths, all of them."""
+    if not options.token_widths:  # no token files: as it was always written
+        return options.token_dtype or options.likely_token_dtype
+    folders = {info.key.rpartition("/")[0]: info.key for info in infos}
+    found = sorted({width_of(key, options) for key in folders.values()})
+    return found[0] if len(found) == 1 else found
 
 
 def index_sequence(
