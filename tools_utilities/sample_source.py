@@ -14,6 +14,9 @@ from tools_utilities.errors import UsageError
 from tools_utilities.plugins import load_plugins
 from tools_utilities.shard_format import ReadOptions, Sample
 
+HUB = "hf://"
+"""How addresses of Hugging Face datasets begin."""
+
 
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a source is read."""
@@ -109,10 +112,42 @@ def open_source(uri: str, options: SourceOptions) -> Source:
 
 
 def open_sources(uris: Sequence[str], options: SourceOptions) -> Source:
-    """Return several addresses as one source, in the order given."""
+    """Return several addresses as one source, in the order given.
+
+    What is said of a Hugging Face dataset is of those among them.
+
+    Raises:
+        UsageError: no kind of source reads one, or it is said and none of them is one.
+    """
     if len(uris) == 1:
         return open_source(uris[0], options)
-    return JoinedSource([open_source(uri, options) for uri in uris])
+    others = options
+    if any(map(is_hub, uris)):
+        others = msgspec.structs.replace(options, split=None, config=None, load_kwargs={})
+    return JoinedSource([open_source(uri, options if is_hub(uri) else others) for uri in uris])
+
+
+def is_hub(uri: str) -> bool:
+    """Say whether an address is one of a Hugging Face dataset."""
+    return uri.startswith(HUB)
+
+
+def refuse_hub_options(
+    uri: str, split: str | None, config: str | None, load_kwargs: Mapping[str, Any]
+) -> None:
+    """Refuse what can be said of a Hugging Face dataset alone, where the address is another.
+
+    Raises:
+        UsageError: so it is; it would have no effect.
+    """
+    given = {"split": split, "config": config, "load_kwargs": load_kwargs or None}
+    said = [name for name, value in given.items() if value is not None]
+    if said and not is_hub(uri):
+        raise UsageError(
+            f"{uri}: {' and '.join(said)} would have no effect: only {HUB} datasets have them",
+            hint=f"Leave {' and '.join(said)} out and name the files of the split, "
+            f"or read {HUB}OWNER/NAME.",
+        )
 
 
 class JoinedSource:

@@ -13,6 +13,14 @@ import pytest
 from tests.scripts.test_create_sharded_dataset import samples_of, write_tasks
 from tools_utilities.dataset_creation import OutputOptions, create_sharded_dataset
 from tools_utilities.errors import UsageError
+from tools_utilities.sample_source import (
+    Source,
+    SourceOptions,
+    is_hub,
+    open_source,
+    open_sources,
+    sample_sources,
+)
 from tools_utilities.scripts.create_sharded_dataset import main
 from tools_utilities.sharding_lock import LOCK, only_run
 from tools_utilities.sharding_plan import ShardingPlan
@@ -46,6 +54,43 @@ def test_numbers_that_make_no_sense_are_refused(tmp_path, capsys, flags, said):
 
     assert said in told
     assert not (tmp_path / "out").exists()
+
+
+def test_words_of_a_hub_are_refused_of_files(tmp_path, capsys):
+    source = write_tasks(tmp_path / "in.jsonl", 5)
+    files = ["--input_file", source, source, "--output_dir", tmp_path / "out"]
+    flags = {"split": ["--split", "val"], "config": ["--config", "en"]}
+    flags["split and config"] = [*flags["split"], *flags["config"]]
+
+    for said, given in flags.items():
+        for some in (files, [files[0], *files[2:]]):
+            told = refused(capsys, 2, *some, *given)
+            assert f"{source}: {said} would have no effect: only hf:// datasets have" in told
+
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(UsageError, match="load_kwargs would have no effect"):
+        open_source(str(source), SourceOptions(load_kwargs={"revision": "main"}))
+
+
+def test_words_of_a_hub_are_of_its_datasets_among_several_inputs(tmp_path, monkeypatch):
+    opened = []
+
+    class Hub:
+        takes = staticmethod(is_hub)
+
+        def open(self, uri: str, options: SourceOptions) -> Source:
+            opened.append((uri, options.split, options.config))
+            return open_source(str(tmp_path / "in.jsonl"), SourceOptions())
+
+    write_tasks(tmp_path / "in.jsonl", 5)
+    monkeypatch.setitem(sample_sources(), "huggingface", Hub())
+
+    found = open_sources(
+        [str(tmp_path / "in.jsonl"), "hf://a/b"], SourceOptions(split="val", config="en")
+    )
+
+    assert opened == [("hf://a/b", "val", "en")]
+    assert sum(len(block.records) for block in found.blocks(0, None)) == 10
 
 
 @pytest.mark.parametrize("name", ["", "_x", ".x", "../x", "a/b", "a\nb"])

@@ -113,6 +113,14 @@ def test_an_unknown_key_names_the_nearest(tmp_path, old, new, where, near):
     assert near in caught.value.hint
 
 
+def test_what_only_a_hub_knows_is_refused_of_files(tmp_path, capsys):
+    config = local(tmp_path, source_options={"split": "train"})
+
+    for command in ("plan", "run"):
+        assert main([command, "--config", str(config)]) == 2
+        assert "in.jsonl: split would have no effect" in capsys.readouterr().err
+
+
 def test_a_missing_file_names_init(tmp_path):
     with pytest.raises(DataNotFoundError) as caught:
         load_settings(tmp_path / "none.yaml", {})

@@ -23,7 +23,7 @@ from tools_utilities.dataset_creation import (
 from tools_utilities.errors import QuarkError, UsageError
 from tools_utilities.prepared_types import prepared
 from tools_utilities.process_environment import PACKAGE_ROOT, child_environment, own_program
-from tools_utilities.sample_source import SourceOptions
+from tools_utilities.sample_source import SourceOptions, refuse_hub_options
 from tools_utilities.shard_format import shard_formats
 from tools_utilities.sharded_dataset import Dealt
 from tools_utilities.sharding_output import FOUND, THERE
@@ -76,7 +76,9 @@ def check_settings(settings: BridgeSettings) -> None:
             f"pipeline.name {pipeline.name}",
             hint=f"Known: {', '.join(PIPELINES)}, or package.module:Class.",
         )
-    unknown = set(pipeline.source_options.transport_params) - _TRANSPORT
+    chosen = pipeline.source_options
+    refuse_hub_options(pipeline.input_uri, chosen.split, chosen.config, chosen.load_kwargs)
+    unknown = set(chosen.transport_params) - _TRANSPORT
     if unknown:
         raise UsageError(
             f"pipeline.source_options.transport_params: unknown key {min(unknown)}",

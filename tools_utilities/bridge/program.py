@@ -25,7 +25,7 @@ pipeline:
   name: webdataset            # jsonl, parquet, webdataset, litdata, mds, or package.module:Class
   input_uri: hf://owner/name  # or a file, a folder, https://…, s3://…
   samples_per_shard: 10000
-  source_options:
+  source_options:             # split, config, load_kwargs: of hf:// alone
     split: train
 # vast:                       # only for --use-vast
 #   api_key: ${VAST_API_KEY}

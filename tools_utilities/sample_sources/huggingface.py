@@ -6,7 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tools_utilities.errors import DataNotFoundError, UsageError
-from tools_utilities.sample_source import SampleSource, Source, SourceBlock, SourceOptions
+from tools_utilities.sample_source import (
+    HUB,
+    SampleSource,
+    Source,
+    SourceBlock,
+    SourceOptions,
+    is_hub,
+)
 
 BLOCK_RECORDS = 1024
 
@@ -18,7 +25,7 @@ class HuggingFaceSource:
 
     def takes(self, uri: str) -> bool:
         """Everything that begins with `hf://`."""
-        return uri.startswith("hf://")
+        return is_hub(uri)
 
     def open(self, uri: str, options: SourceOptions) -> Source:
         """Look the dataset up; UsageError without the `[hf]` extra."""
@@ -29,7 +36,7 @@ class HuggingFaceSource:
                 f"{uri}: reading Hugging Face datasets needs the package `datasets`",
                 hint="pip install 'quark-launcher[hf]'",
             ) from error
-        name = uri.removeprefix("hf://").rstrip("/")
+        name = uri.removeprefix(HUB).rstrip("/")
         split = options.split or "train"
         try:
             builder = load_dataset_builder(name, options.config, **options.load_kwargs)

@@ -24,7 +24,14 @@ from tools_utilities.folder_columns import (
 from tools_utilities.indexed_objects import named_objects
 from tools_utilities.object_options import with_folder_words
 from tools_utilities.object_store import ObjectInfo, ObjectStore, StoreSpec, open_store
-from tools_utilities.sample_source import SampleSource, Source, SourceBlock, SourceOptions
+from tools_utilities.sample_source import (
+    SampleSource,
+    Source,
+    SourceBlock,
+    SourceOptions,
+    is_hub,
+    refuse_hub_options,
+)
 from tools_utilities.shard_format import (
     OpenSplit,
     ReadOptions,
@@ -60,10 +67,11 @@ class StoredSource:
 
     def takes(self, uri: str) -> bool:
         """Everything that is not a Hugging Face dataset."""
-        return not uri.startswith("hf://")
+        return not is_hub(uri)
 
     def open(self, uri: str, options: SourceOptions) -> Source:
-        """List the objects; DataNotFoundError when there is none."""
+        """List the objects; DataNotFoundError when there is none, UsageError for words of the hub."""
+        refuse_hub_options(uri, options.split, options.config, options.load_kwargs)
         spec, prefix = _locate(uri, options)
         store = open_store(spec)
         if uri.startswith(("http://", "https://")):
