@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tools_utilities.cached_file import ReadPages
 from tools_utilities.spill import SPILL_BYTES, Spill
 
 _LONG_LIST_BYTES = 512  # a row
@@ -29,14 +30,17 @@ class ArrowRows:
         *,
         memory_bytes: int = SPILL_BYTES,
         in_place: bool = False,
+        pages: ReadPages | None = None,
     ) -> None:
         """Take every batch; the iterable may be lazy: one batch at a time is in memory.
 
         `in_place`: the batches lie in memory or a mapped file that is there anyway; they are neither
-        copied nor counted.
+        copied nor counted. `pages`: the file, where it is to be closed with them.
         """
         self.schema = schema
         self._spill: Spill | None = None
+        self._pages = pages
+        in_place = in_place or pages is not None
         held: list[Any] = []
         spans: list[tuple[int, int]] = []
         held_bytes = 0
@@ -58,6 +62,8 @@ class ArrowRows:
         self._bounds = np.cumsum([0, *(batch.num_rows for batch in self.batches)])
         self.num_rows = int(self._bounds[-1])
         self.held_bytes = held_bytes if self._spill is None and not in_place else 0
+        self.num_bytes = held_bytes
+        """Decoded, wherever they lie."""
         self._row_bytes = held_bytes // max(1, self.num_rows)
         self._num_buffers = sum(
             len(column.buffers()) for batch in self.batches[:1] for column in batch.columns
@@ -90,8 +96,9 @@ class ArrowRows:
 
     def touched(self, num_rows: int) -> None:
         """Tell that rows were read, so that mapped pages can be let go."""
-        if self._spill is not None:
-            self._spill.touched(num_rows * self._num_buffers, num_rows * self._row_bytes)
+        lying = self._spill or self._pages
+        if lying is not None:
+            lying.touched(num_rows * self._num_buffers, num_rows * self._row_bytes)
 
     def select(self, names: Sequence[str]) -> "ArrowRows":
         """Return the same rows with only these columns; shares the data, so close only one."""
@@ -103,8 +110,9 @@ class ArrowRows:
     def close(self) -> None:
         """Let go of the batches."""
         self.batches = []
-        if self._spill is not None:
-            self._spill.close()
+        for lying in (self._spill, self._pages):
+            if lying is not None:
+                lying.close()
 
 
 def _select_fields(schema: "pa.Schema", names: Sequence[str]) -> "pa.Schema":

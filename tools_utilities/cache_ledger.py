@@ -24,10 +24,11 @@ _LAYOUT = "quark-cache-1"
 LOCK_SECONDS = 30.0
 _COUNT_BYTES = 8
 _FANS = "0123456789abcdef"
-_ENTRY = re.compile(r"([0-9a-f]{40})-(\d+)-([0-9a-f]{8})")
+_SPARE = "-spare"
+_ENTRY = re.compile(r"([0-9a-f]{40})-(\d+)-([0-9a-f]{8})(?:-spare)?")
 WORKING = re.compile(r"[0-9a-f]{40}(\.lock|-[0-9a-f-]+\.tmp)")
 ANNOUNCEMENT = re.compile(r"\d+-[0-9a-f]{32}")
-_SPOILED = re.compile(r"[0-9a-f]{40}-\d+-[0-9a-f]{8}\.[0-9a-f]{32}")
+_SPOILED = re.compile(r"[0-9a-f]{40}-\d+-[0-9a-f]{8}(?:-spare)?\.[0-9a-f]{32}")
 
 
 class CacheLayout:
@@ -52,9 +53,9 @@ class CacheLayout:
         """Return the folder of an object's entry."""
         return self.objects / digest[0]
 
-    def entry(self, digest: str, num_bytes: int, crc32c: int) -> Path:
-        """Return the path of an entry; its name says what its content must be."""
-        return self.fan(digest) / f"{digest}-{num_bytes}-{crc32c:08x}"
+    def entry(self, digest: str, num_bytes: int, crc32c: int, *, spare: bool = False) -> Path:
+        """Return the path of an entry; its name says what its content must be, and whether it is spare."""
+        return self.fan(digest) / f"{digest}-{num_bytes}-{crc32c:08x}{_SPARE if spare else ''}"
 
     def lock(self, digest: str) -> Path:
         """Return the lock file of whoever downloads an object."""
@@ -75,6 +76,8 @@ class CacheFile(msgspec.Struct, frozen=True, kw_only=True):
     path: Path
     evictable: Evictable
     spoiled: bool = False
+    spare: bool = False
+    """It can be made again from another entry."""
 
 
 def own_files(folder: Path, names: re.Pattern[str]) -> Iterator[tuple[Path, os.stat_result]]:
@@ -157,7 +160,8 @@ def _cache_file(path: Path, status: os.stat_result, *, spoiled: bool) -> CacheFi
         num_bytes=status.st_size,
         used_ns=status.st_atime_ns,
     )
-    return CacheFile(path=path, evictable=evictable, spoiled=spoiled)
+    spare = not spoiled and path.name.endswith(_SPARE)
+    return CacheFile(path=path, evictable=evictable, spoiled=spoiled, spare=spare)
 
 
 def evict_file(file: CacheFile) -> bool:

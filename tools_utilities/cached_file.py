@@ -14,6 +14,8 @@ from tools_utilities.checksum import file_crc32c
 from tools_utilities.file_locks import HeldFile
 
 _CHECKED_KEPT = 16_384
+_FAULT_BYTES, _TOUCHED_BYTES = 64 << 10, 16 << 20
+"""One touch of a mapped file makes the kernel map about as much as the first around it."""
 _MADV_POPULATE_READ = 22
 """Of Linux; the module `mmap` does not name it yet."""
 
@@ -121,6 +123,30 @@ class CachedFile:
         file, self._file = self._file, None
         if file is not None:
             file.close()
+
+
+class ReadPages:
+    """An entry that is read here and there: past a budget the pages that were mapped are let go.
+
+    They stay in the page cache; only this process's memory is kept small.
+    """
+
+    def __init__(self, file: CachedFile) -> None:
+        self.view = file.view
+        self._file = file
+        self._touched_bytes = 0
+
+    def touched(self, num_places: int, num_bytes: int) -> None:
+        """Count what was just read; each of `num_places` maps pages around it."""
+        self._touched_bytes += num_bytes + num_places * _FAULT_BYTES
+        if self._touched_bytes >= _TOUCHED_BYTES:
+            self._touched_bytes = 0
+            self._file.forget(0, len(self.view))
+
+    def close(self) -> None:
+        """Let the entry be evicted; what was taken of it stays valid. Safe to call twice."""
+        self.view = memoryview(b"")
+        self._file.close()
 
 
 def forget_range(mapped: mmap.mmap, start: int, end: int) -> None:

@@ -51,7 +51,7 @@ class Reservation:
         self.file = file
         self._cache = cache
 
-    def write(self, offset: int, piece: bytes) -> None:
+    def write(self, offset: int, piece: bytes | memoryview) -> None:
         """Write a piece at its place.
 
         Raises:
@@ -137,16 +137,16 @@ class DiskCache:
                 return found
         return None
 
-    def find(self, digest: str) -> bytes | None:
-        """Return the content of an entry that `keep` made, checked; its size is not known before."""
+    def find(self, digest: str) -> CachedFile | None:
+        """Return an entry that `keep` made, as `open` does; its size is not known before."""
         fan = self._layout.fan(digest)
         for name in self._names_of(digest, fan):
             parsed = parse_entry(name)
             if parsed is not None:
-                file = self._open(EntryId(digest=digest, size_bytes=parsed[1]), fan / name)
-                if file is not None:
-                    with closing(file):
-                        return bytes(file.view)
+                entry = EntryId(digest=digest, size_bytes=parsed[1])
+                found = self._open(entry, fan / name)
+                if found is not None:
+                    return found
         return None
 
     def _names_of(self, digest: str, fan: Path) -> Iterator[str]:
@@ -220,7 +220,7 @@ class DiskCache:
         with turn:  # a disk that fails must not leave the turn taken
             turn.path.unlink(missing_ok=True)
 
-    def keep(self, digest: str, content: bytes) -> None:
+    def keep(self, digest: str, content: memoryview) -> None:
         """Make an entry of what can be made again: only in room that is free, evicting nothing."""
         entry = EntryId(digest=digest, size_bytes=len(content))
         reservation = self.reserve(entry, evict=False)
@@ -228,7 +228,7 @@ class DiskCache:
             return
         try:
             reservation.write(0, content)
-            self.publish(reservation, crc32c(content), durable=False).close()
+            self.publish(reservation, crc32c(content), spare=True).close()
         except BaseException:
             self.discard(reservation)
             raise
@@ -284,21 +284,21 @@ class DiskCache:
         return reservation.file if lent is None else lent[1]
 
     def publish(
-        self, reservation: Reservation, checksum: int, *, durable: bool = True
+        self, reservation: Reservation, checksum: int, *, spare: bool = False
     ) -> CachedFile:
         """Rename a finished download to its entry's name; returns it leased.
 
-        One that is not `durable` may be torn when the power fails; its checksum shows that.
+        A `spare` one goes first, and may be torn when the power fails: its checksum shows that.
         """
         entry, file = reservation.entry, reservation.file
-        path = self._layout.entry(entry.digest, entry.size_bytes, checksum)
-        if durable:
+        path = self._layout.entry(entry.digest, entry.size_bytes, checksum, spare=spare)
+        if not spare:
             os.fsync(file.fd)
         with self._locked() as ledger:
             replaced = path.lstat().st_size if path.exists() else 0
             file.path.rename(path)
             ledger.add(-replaced)
-        if durable:
+        if not spare:
             sync_folder(path.parent)
         file.try_lock(exclusive=False)
         self._checked.add(entry.digest, path.name, os.fstat(file.fd))
@@ -373,10 +373,13 @@ class DiskCache:
     def _candidates(self, files: list[CacheFile], ahead: EntryId | None) -> list[CacheFile]:
         uses = self._order.next_uses() if self._by_next_use else {}
         soonest = uses.get(ahead.digest, 0) if ahead is not None else 0
-        by_name = {file.evictable.name: file for file in files if not file.spoiled}
+        by_name = {file.evictable.name: file for file in files if not (file.spoiled or file.spare)}
         ordered = self._order_entries([file.evictable for file in by_name.values()], uses)
         later = [by_name[old.name] for old in ordered if uses.get(old.digest, NEVER) > soonest]
-        return [file for file in files if file.spoiled] + later
+        spare = sorted(
+            (file for file in files if file.spare), key=lambda file: file.evictable.used_ns
+        )
+        return [file for file in files if file.spoiled] + spare + later
 
     def warn_full(self, num_bytes: int) -> None:
         """Say once that the disk, not the budget, leaves no room."""

@@ -1,7 +1,7 @@
 """Opens the files of a local folder where they lie: nothing is copied, cached, evicted or deleted."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,7 @@ class InPlaceReader:
         self.store = store
         self._statistics = statistics
         self._checked: set[ObjectInfo] = set()
-        self._sidecars = Sidecars()
-        self._objects = OpenObjects(self._sidecar)
+        self._objects = OpenObjects(Sidecars(lambda _info: None))
 
     def open_shard(self, info: ObjectInfo) -> ShardBytes:
         """Map a file, if it is still the one that was listed; what is open here is that."""
@@ -46,12 +45,6 @@ class InPlaceReader:
         shard = FileShardBytes(self._path(info.key), info=info)
         self._check(info, shard)
         return self._objects.add(info, shard)[0]
-
-    def _sidecar(self, info: ObjectInfo, name: str, make: Callable[[], bytes]) -> bytes | None:
-        """Return what was made of a file's content; of one whose version is not known, nothing."""
-        if info.etag is None:
-            return None
-        return self._sidecars.get(info, name, make, cache=None, entry=None)
 
     def _check(self, info: ObjectInfo, shard: ShardBytes) -> None:
         """Compare with a manifest's checksum, once."""
@@ -88,8 +81,7 @@ class InPlaceReader:
         """Nothing to fetch."""
 
     def settle(self) -> None:
-        """Wait until what is being made of the files is."""
-        self._sidecars.settle()
+        """Nothing to wait for."""
 
     def bring(self, info: ObjectInfo) -> bool:  # noqa: ARG002 - ShardReader's method
         """Nothing to fetch."""

@@ -9,7 +9,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
+from tools_utilities.cached_file import CachedFile
 from tools_utilities.object_store import ObjectInfo
+from tools_utilities.sidecars import Sidecars
 
 
 class OpenFile(Protocol):
@@ -44,8 +46,6 @@ class OpenFile(Protocol):
 
 MakeSidecar = Callable[[memoryview, Callable[[int, int], None]], bytes]
 """(an object's bytes, what is told of bytes [start, end) that are not needed again) → a sidecar."""
-Sidecar = Callable[[ObjectInfo, str, Callable[[], bytes]], bytes | None]
-"""(object, name, how it is made) → the object's sidecar of that name, if there is one by now."""
 
 
 class SharedShard:
@@ -54,7 +54,7 @@ class SharedShard:
     path: Path | None
 
     def __init__(
-        self, info: ObjectInfo, file: OpenFile, leave: Callable[[], None], sidecar: Sidecar
+        self, info: ObjectInfo, file: OpenFile, leave: Callable[[], None], sidecars: Sidecars
     ) -> None:
         self.info = info
         self.path = file.path
@@ -62,7 +62,7 @@ class SharedShard:
         self._view = file.view
         self._read_from, self._read_to = info.size_bytes, 0
         self._leave = leave
-        self._sidecar = sidecar
+        self._sidecars = sidecars
 
     def read(self, start: int, end: int) -> memoryview:
         """Return bytes [start, end), clipped to the end; no copy."""
@@ -77,7 +77,22 @@ class SharedShard:
         file = self._file
         if file is None:
             return None
-        return self._sidecar(self.info, name, lambda: make(file.view, file.forget))
+        return self._sidecars.get(self.info, name, lambda: make(file.view, file.forget))
+
+    def open_sidecar(self, name: str) -> CachedFile | None:
+        """Return what was offered before under a name, leased; None: it is not there."""
+        return self._sidecars.open(self.info, name)
+
+    def offer_sidecar(self, name: str, content: Callable[[], memoryview | None]) -> None:
+        """Let something large be kept that was made of the object, if it is worth it by now.
+
+        `content` is called at once or not at all; what it returns must not change, None is nothing.
+        """
+        try:
+            fetched_ns = None if self.path is None else self.path.stat().st_mtime_ns
+        except FileNotFoundError:
+            fetched_ns = None  # it had another name before it was durable, or was evicted
+        self._sidecars.offer(self.info, name, content, fetched_ns=fetched_ns)
 
     def bring_pages(self, start: int, end: int) -> None:
         """Map bytes [start, end) now, on this thread, rather than page by page where they are read."""
@@ -101,8 +116,8 @@ class SharedShard:
 class OpenObjects:
     """Any number of threads may use it."""
 
-    def __init__(self, sidecar: Sidecar) -> None:
-        self._sidecar = sidecar
+    def __init__(self, sidecars: Sidecars) -> None:
+        self._sidecars = sidecars
         self._lock = Lock()
         self._files: dict[ObjectInfo, tuple[OpenFile, int]] = {}
         """Each with the number of its holds."""
@@ -131,7 +146,7 @@ class OpenObjects:
         return self._shard(info, known), not holds
 
     def _shard(self, info: ObjectInfo, file: OpenFile) -> SharedShard:
-        return SharedShard(info, file, lambda: self._leave(info), self._sidecar)
+        return SharedShard(info, file, lambda: self._leave(info), self._sidecars)
 
     def _leave(self, info: ObjectInfo) -> None:
         with self._lock:

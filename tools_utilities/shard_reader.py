@@ -63,8 +63,8 @@ class ShardReader:
         self._publisher = CachePublisher()
         self._endpoint_id: str | None = None
         self._entries: dict[str, tuple[ObjectInfo, EntryId | None]] = {}
-        self._sidecars = Sidecars()
-        self._objects = OpenObjects(self._sidecar)
+        self._sidecars = Sidecars(self._sidecar_place)
+        self._objects = OpenObjects(self._sidecars)
         self._read_ahead = ReadAhead(
             store.head, self.bring, threads=concurrency, budget_bytes=read_ahead_bytes
         )
@@ -176,9 +176,9 @@ class ShardReader:
         self._entries[info.key] = (info, entry)
         return entry
 
-    def _sidecar(self, info: ObjectInfo, name: str, make: Callable[[], bytes]) -> bytes | None:
-        entry = self._entry(info)
-        return self._sidecars.get(info, name, make, cache=self._cache, entry=entry)
+    def _sidecar_place(self, info: ObjectInfo) -> tuple[DiskCache, EntryId] | None:
+        cache, entry = self._cache, self._entry(info)
+        return None if cache is None or entry is None else (cache, entry)
 
     def _in_cache(self, info: ObjectInfo, *, ahead: bool) -> tuple[CachedFile, bool] | None:
         """Return the entry and whether it was fetched for this; None: go without the cache."""

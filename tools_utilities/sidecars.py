@@ -1,18 +1,21 @@
-"""Sidecars: what is worked out of an object once and kept beside it, such as where its lines begin.
+"""Sidecars: what is worked out of an object once and kept beside it: where its lines begin, what it decodes to.
 
 A sidecar follows from an object's content alone, so it is never needed: one that is not there, or no
-more, is made again when its object is opened for a second time. The last used are held
-in memory; each is an entry of the disk cache too, checked as all are, written where room is free, and
-the first to go when there is none.
+more, is made again when its object is opened for a second time. Each is an entry of the disk cache,
+checked as all are, written where room is free, and the first to go when there is none; the last used
+of the small ones are held in memory too.
 """
 
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import closing
 from threading import Lock
 
 from tools_utilities.cache_entry import EntryId, sidecar_digest
 from tools_utilities.cache_publisher import CachePublisher
+from tools_utilities.cached_file import CachedFile
 from tools_utilities.disk_cache import DiskCache
 from tools_utilities.object_store import ObjectInfo
 
@@ -22,10 +25,13 @@ _MEMORY_BYTES = 16 << 20
 _HELD_BYTES = 256
 """What holding one costs beside its content."""
 _MOST_ASKED = 8192
-_MOST_WAITING = 64
+_MOST_WAITING, _MOST_WAITING_BYTES = 64, 64 << 20
+"""To be written; of more than that some are made another time."""
 
 _Name = tuple[ObjectInfo, str]
 Make = Callable[[], bytes]
+PlaceOf = Callable[[ObjectInfo], tuple[DiskCache, EntryId] | None]
+"""Which cache an object's sidecars are kept in, and the object's own entry there."""
 _Place = tuple[DiskCache, str]
 """A cache, and the digest there."""
 
@@ -33,29 +39,23 @@ _Place = tuple[DiskCache, str]
 class Sidecars:
     """Those of one store's objects as one process sees them; any number of threads may call it."""
 
-    def __init__(self, *, memory_bytes: int = _MEMORY_BYTES) -> None:
+    def __init__(self, place_of: PlaceOf, *, memory_bytes: int = _MEMORY_BYTES) -> None:
+        self._place_of = place_of
         self._memory_bytes = memory_bytes
         self._held: OrderedDict[_Name, bytes] = OrderedDict()
         self._held_bytes = 0
         self._asked: OrderedDict[_Name, None] = OrderedDict()
         """What was asked for and is not there."""
         self._making: set[_Name] = set()
+        self._waiting_bytes = 0
         self._lock = Lock()
         self._publisher = CachePublisher(most_waiting=_MOST_WAITING)
+        self._began_ns = time.time_ns()
 
-    def get(
-        self,
-        info: ObjectInfo,
-        name: str,
-        make: Make,
-        *,
-        cache: DiskCache | None,
-        entry: EntryId | None,
-    ) -> bytes | None:
-        """Return an object's sidecar; None: do without it.
+    def get(self, info: ObjectInfo, name: str, make: Make) -> bytes | None:
+        """Return a small sidecar of an object; None: do without it.
 
         It is made by whoever asks for it a second time; nobody waits for that.
-        `cache`, `entry`: where it is kept for other processes too.
         """
         wanted = (info, name)
         with self._lock:
@@ -63,40 +63,69 @@ class Sidecars:
             if found is not None:
                 self._held.move_to_end(wanted)
                 return found
-            if wanted in self._making:
+            if wanted in self._making or info.etag is None:
                 return None
-            again = wanted in self._asked
+            again = self._was_asked(wanted)
             if again:
                 self._making.add(wanted)
-            else:
-                self._remember(wanted)
-        place = None if cache is None or entry is None else (cache, sidecar_digest(entry, name))
+        place = self._place(info, name)
         if again:
             return self._make(wanted, make, place)
-        found = _find(place)
+        found = _read(place)
         if found is not None:
             self._hold(wanted, found)
         return found
 
-    def _remember(self, wanted: _Name) -> None:
-        self._asked[wanted] = None
-        if len(self._asked) > _MOST_ASKED:
-            self._asked.popitem(last=False)
+    def open(self, info: ObjectInfo, name: str) -> CachedFile | None:
+        """Return a large sidecar of an object, leased; None: do without it."""
+        return _find(self._place(info, name))
+
+    def offer(
+        self,
+        info: ObjectInfo,
+        name: str,
+        content: Callable[[], memoryview | None],
+        *,
+        fetched_ns: int | None,
+    ) -> None:
+        """Keep a large sidecar that `open` did not find, if its object is read a second time now.
+
+        `fetched_ns`: when the object came into the cache; one that lay there before has been read.
+        """
+        with self._lock:
+            again = self._was_asked((info, name))
+        again = again or (fetched_ns is not None and fetched_ns < self._began_ns)
+        place = self._place(info, name)
+        made = content() if again and place is not None else None
+        if made is not None and place is not None:
+            self._keep(place, made)
 
     def settle(self) -> None:
         """Wait until those that were made are on the disk."""
         self._publisher.settle()
 
+    def _was_asked(self, wanted: _Name) -> bool:
+        if wanted in self._asked:
+            return True
+        self._asked[wanted] = None
+        if len(self._asked) > _MOST_ASKED:
+            self._asked.popitem(last=False)
+        return False
+
+    def _place(self, info: ObjectInfo, name: str) -> _Place | None:
+        found = self._place_of(info)
+        return None if found is None else (found[0], sidecar_digest(found[1], name))
+
     def _make(self, wanted: _Name, make: Make, place: _Place | None) -> bytes:
         try:
-            found = _find(place)  # another process may have been first
+            found = _read(place)  # another process may have been first
             content = make() if found is None else found
             self._hold(wanted, content)
         finally:
             with self._lock:
                 self._making.discard(wanted)
         if found is None and content and place is not None:
-            self._publisher.offer(lambda: _keep(place, content))
+            self._keep(place, memoryview(content))
         return content
 
     def _hold(self, wanted: _Name, content: bytes) -> None:
@@ -107,8 +136,28 @@ class Sidecars:
             while self._held_bytes > self._memory_bytes:
                 self._held_bytes -= len(self._held.popitem(last=False)[1]) + _HELD_BYTES
 
+    def _keep(self, place: _Place, content: memoryview) -> None:
+        """Have it written soon, unless too much waits for that."""
+        with self._lock:
+            if self._waiting_bytes and self._waiting_bytes + len(content) > _MOST_WAITING_BYTES:
+                return
+            self._waiting_bytes += len(content)
 
-def _find(place: _Place | None) -> bytes | None:
+        def write() -> None:
+            try:
+                _write(place, content)
+            finally:
+                self._written(len(content))
+
+        if not self._publisher.offer(write):
+            self._written(len(content))
+
+    def _written(self, num_bytes: int) -> None:
+        with self._lock:
+            self._waiting_bytes -= num_bytes
+
+
+def _find(place: _Place | None) -> CachedFile | None:
     if place is None:
         return None
     cache, digest = place
@@ -119,10 +168,21 @@ def _find(place: _Place | None) -> bytes | None:
         return None
 
 
-def _keep(place: _Place, content: bytes) -> None:
+def _read(place: _Place | None) -> bytes | None:
+    file = _find(place)
+    if file is None:
+        return None
+    with closing(file):
+        return bytes(file.view)
+
+
+def _write(place: _Place, content: memoryview) -> None:
+    found = _find(place)
+    if found is not None:  # another process was first
+        found.close()
+        return
     cache, digest = place
     try:
-        if cache.find(digest) is None:
-            cache.keep(digest, content)
+        cache.keep(digest, content)
     except OSError as error:
         _LOGGER.debug("a sidecar is not kept: %s", error)

@@ -15,7 +15,7 @@ from tools_utilities.errors import StoreError
 SPILL_BYTES = 8 << 20
 """What one decoded object may hold in memory before it goes to a temporary file."""
 
-_FAULT_BYTES = 64 << 10  # one touch of a mapped file makes the kernel map about this much around it
+FAULT_BYTES = 64 << 10  # one touch of a mapped file makes the kernel map about this much around it
 
 
 class Spill:
@@ -79,7 +79,7 @@ class Spill:
         """
         if self._map is None:
             return
-        self._touched_bytes += num_bytes + num_places * _FAULT_BYTES
+        self._touched_bytes += num_bytes + num_places * FAULT_BYTES
         if self._touched_bytes >= budget_bytes:
             self._touched_bytes = 0
             if hasattr(mmap, "MADV_DONTNEED"):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from tools_utilities.cached_file import ReadPages
 from tools_utilities.compression import cut_pieces, decompress_to_spill
 from tools_utilities.errors import RecordError
 from tools_utilities.open_objects import SharedShard
@@ -12,9 +13,11 @@ from tools_utilities.shard_format import ShardBytes, Split, split_suffix
 if TYPE_CHECKING:
     from tools_utilities.spill import Spill
 
-
 _PASS_BYTES = 4 << 20
 _FORGET_BYTES = 16 << 20
+_DECODED = "decoded-1"
+_KEPT = {"gzip", "bzip2", "brotli", "zstd"}
+"""What takes longer to decode than to read decoded from a disk that a cache should lie on."""
 
 
 def forget_pages(shard: ShardBytes) -> None:
@@ -39,16 +42,27 @@ class SplitContent:
         self.key = split.key
         self.compression = split_suffix(split.key)[1]
         self._spill: Spill | None = None
+        self._kept: ReadPages | None = None
         self._passed_bytes = 0
         self.shard, self.split = shard, split
         self.held_bytes = 0 if shard.path is not None else split.num_bytes
         if self.compression is not None:
-            stored = self._stored(shard)
-            self._spill = decompress_to_spill(stored, self.compression, key=split.key)
-            view = self._spill.view()
+            view = self._decoded(shard, self.compression)
             self.shard = MemoryShardBytes(split.key, view)
             self.split = Split(key=split.key, start=0, end=len(view), num_bytes=len(view))
-            self.held_bytes = self._spill.held_bytes
+
+    def _decoded(self, shard: ShardBytes, compression: str) -> memoryview:
+        """Return what the object decodes to, from the cache where it was kept."""
+        beside = shard if isinstance(shard, SharedShard) and compression in _KEPT else None
+        kept = None if beside is None else beside.open_sidecar(_DECODED)
+        if kept is not None:
+            self._kept, self.held_bytes = ReadPages(kept), 0
+            return kept.view
+        self._spill = decompress_to_spill(self._stored(shard), compression, key=self.key)
+        view, self.held_bytes = self._spill.view(), self._spill.held_bytes
+        if beside is not None and len(view):
+            beside.offer_sidecar(_DECODED, lambda: view)
+        return view
 
     def _stored(self, shard: ShardBytes) -> Iterator[memoryview]:
         """Yield a compressed object once, letting go of its pages behind."""
@@ -58,8 +72,8 @@ class SplitContent:
 
     def passed(self, num_bytes: int) -> None:
         """Tell that bytes were gone through in order, as an index is made; their pages are let go."""
-        if self._spill is not None:
-            self._spill.touched(0, num_bytes)
+        if self.compression is not None:
+            self.touched(0, num_bytes)
             return
         self._passed_bytes += num_bytes
         if self._passed_bytes >= _FORGET_BYTES:
@@ -70,6 +84,8 @@ class SplitContent:
         """Tell that records were read, so that mapped pages can be let go."""
         if self._spill is not None:
             self._spill.touched(num_records, num_bytes)
+        elif self._kept is not None:
+            self._kept.touched(num_records, num_bytes)
 
     def bad_record(
         self, reason: str, *, hint: str = "", place: str = "", **detail: Any
@@ -82,3 +98,5 @@ class SplitContent:
         """Free the decoded bytes."""
         if self._spill is not None:
             self._spill.close()
+        if self._kept is not None:
+            self._kept.close()

@@ -37,6 +37,13 @@ def stored(store: FaultStore, data: bytes = DATA) -> ObjectInfo:
     return msgspec.structs.replace(info, crc32c=encode_crc32c(crc32c(data)))
 
 
+def settled() -> None:
+    """Wait for threads that had begun with a part when another one failed."""
+    for thread in threading.enumerate():
+        if thread.name == "quark-part":
+            thread.join(10)
+
+
 def test_parts_are_asked_for_once_each_with_the_version_and_verified_as_a_whole():
     store = FaultStore()
     info = stored(store)
@@ -141,7 +148,8 @@ def test_a_server_without_ranges_is_asked_for_the_whole_from_then_on():
     store = NoRanges()
     info, fetcher = stored(store), fetcher_of(store)
     assert fetcher.fetch_bytes(info)[0] == DATA
-    assert store.gets[-1][1:3] == (0, None)
+    settled()
+    assert (0, None) in [get[1:3] for get in store.gets]
     store.gets.clear()
     assert fetcher.fetch_bytes(info)[0] == DATA
     assert store.starts == [0]

@@ -14,6 +14,7 @@ from tools_utilities.scripts.s3_streaming_manager import StreamingManager
 from tools_utilities.shard_bytes import FileShardBytes, MemoryShardBytes
 from tools_utilities.shard_format import ReadOptions, ShardBytes
 from tools_utilities.shard_formats.jsonl import SHARD_FORMAT
+from tools_utilities.sidecars import Make, Sidecars
 
 PLAIN = [b'{"a":1}\n', b'{"text":"' + b"x" * 300 + b'"}\n', b'{"b":{"c":"}\\n{"}}\n']
 OTHERS = [
@@ -22,11 +23,18 @@ OTHERS = [
 ]
 
 
+class AtOnce(Sidecars):
+    """Makes a sidecar the first time that it is asked for."""
+
+    def get(self, info: ObjectInfo, name: str, make: Make) -> bytes | None:
+        return make()
+
+
 def shared(tmp_path: Path, data: bytes) -> ShardBytes:
     path = tmp_path / "x.jsonl"
     path.write_bytes(data)
     info = ObjectInfo(key="x.jsonl", size_bytes=len(data), etag="e")
-    objects = OpenObjects(lambda _info, _name, make: make())  # at once
+    objects = OpenObjects(AtOnce(lambda _info: None))
     return objects.add(info, FileShardBytes(path, info=info))[0]
 
 

@@ -17,6 +17,7 @@ from tools_utilities.errors import ObjectReplacedError
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.open_objects import OpenObjects
 from tools_utilities.scripts.s3_streaming_manager import StreamingManager
+from tools_utilities.sidecars import Sidecars
 
 STORE = "s3://endpoint/bucket"
 CONTENT = b"hello"
@@ -59,7 +60,7 @@ def test_an_object_is_opened_and_told_once_for_all_its_splits(cache: DiskCache):
 def test_threads_that_open_at_once_share_one_lease_and_leave_none(cache: DiskCache):
     entry = entry_id(STORE, HERE)
     assert entry is not None
-    objects, start, firsts = OpenObjects(lambda _info, _name, make: make()), Barrier(8), []
+    objects, start, firsts = OpenObjects(Sidecars(lambda _info: None)), Barrier(8), []
     files = [cache.open(entry) for _ in range(8)]
 
     def use(file: Any) -> None:

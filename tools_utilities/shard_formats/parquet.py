@@ -20,6 +20,7 @@ from tools_utilities.arrow_files import (
 from tools_utilities.arrow_rows import ArrowRows, python_rows
 from tools_utilities.arrow_tables import write_tables
 from tools_utilities.errors import RecordError, UsageError
+from tools_utilities.kept_rows import kept_rows
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.parquet_pages import Read, check_rows, most_rows, no_bomb
 from tools_utilities.shard_format import (
@@ -148,7 +149,9 @@ class ParquetSplit:
         self.rows = _empty_rows()
         if split.end > split.start:
             with as_record_error(split.key, "Parquet"):
-                self.rows, self.first_row = _load(shard, split, options)
+                self.rows, self.first_row = kept_rows(
+                    shard, split, options, lambda: _load(shard, split, options)
+                )
         self.num_samples = self.rows.num_rows
         self.num_bytes = self.rows.held_bytes
 

@@ -62,8 +62,8 @@ class NearbyShards:
         self._endpoint_id = endpoint_id
         self._cache = cache
         self._opened = opened
-        self._sidecars = Sidecars()
-        self._open = OpenObjects(self._sidecar)
+        self._sidecars = Sidecars(self._sidecar_place)
+        self._open = OpenObjects(self._sidecars)
         self._statistics = StreamStatistics()
         self._asked_manager = False
 
@@ -82,9 +82,9 @@ class NearbyShards:
         self._asked_manager = True
         return self._manager.open_shard(info)
 
-    def _sidecar(self, info: ObjectInfo, name: str, make: Callable[[], bytes]) -> bytes | None:
+    def _sidecar_place(self, info: ObjectInfo) -> tuple[DiskCache, EntryId] | None:
         entry = entry_id(self._endpoint_id, info)
-        return self._sidecars.get(info, name, make, cache=self._cache, entry=entry)
+        return None if entry is None else (self._cache, entry)
 
     def _wait_for(self, entry: EntryId) -> CachedFile | None:
         """Return the entry once it is there; None: nobody is bringing it."""
