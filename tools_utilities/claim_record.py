@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from tools_utilities.errors import DataError
+from tools_utilities.errors import DamagedClaimError
 from tools_utilities.json_text import decode_json
 from tools_utilities.prepared_types import prepared
 
@@ -51,14 +51,17 @@ def decode_record(key: str, data: bytes) -> ClaimRecord:
     """Return the record in an object.
 
     Raises:
-        DataError: it is not a claim record; it is left alone.
+        DamagedClaimError: it is not a claim record. It is left alone, and nothing guessed from it.
     """
     try:
         return decode_json(data, type=ClaimRecord)
     except msgspec.MsgspecError as error:
-        raise DataError(
-            f"{key}: not a claim record: {error}",
-            hint="Move the object away if something else wrote it, then try again.",
+        number = key.rpartition("/")[0].rpartition("shard_")[2]
+        raise DamagedClaimError(
+            f"{key}: not a claim record: {error}; who holds the shard, or whether it is done, "
+            "cannot be told",
+            hint="When nobody works on it, have it done anew: shard_manager.py --dataset_dir … "
+            f"--action reset --shard_id {number.lstrip('0') or '0'} --force",
             key=key,
         ) from error
 

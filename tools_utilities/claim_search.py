@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 from tools_utilities.claim_notes import DoneNotes
-from tools_utilities.errors import AccessError, StoreError
+from tools_utilities.errors import AccessError, DamagedClaimError, StoreError
 from tools_utilities.manifest import Shard
 from tools_utilities.object_store import ObjectStore
 from tools_utilities.shard_lease import Phase, ShardLease
@@ -69,6 +69,8 @@ class ShardSearch:
         self._jitter = jitter
         self._now = now
         self._notes = notes
+        self._told: set[str] = set()
+        """Keys of the damaged records that were told of."""
         self._noted: set[int] = set()
         """Shards that are done by the notes; nobody read their records here."""
         self._num_batches = 0
@@ -86,8 +88,7 @@ class ShardSearch:
         # An empty shard has no work in it: nobody is sent there.
         if preferred in self._shards and preferred not in skip and self._may_try(preferred):
             lease = self._lease_of(preferred)
-            lease.look()
-            if self._claim(preferred, lease):
+            if self._look(lease) and self._claim(preferred, lease):
                 return self._shards[preferred]
         found = self._walk(skip)
         if found is None:
@@ -104,10 +105,32 @@ class ShardSearch:
         """Take back that a shard is done: its operator has set it free."""
         self._noted.discard(shard_id)
 
+    def is_open(self, shard_id: int) -> bool:
+        """Say whether the shard was neither done nor damaged when it was last heard of."""
+        return not self.is_done(shard_id) and self.damage(shard_id) is None
+
+    def damage(self, shard_id: int) -> DamagedClaimError | None:
+        """Return why the shard's record could not be read when it was last looked at, or None."""
+        return self._lease_of(shard_id).damage
+
     def look_at(self, leases: Sequence[ShardLease]) -> None:
         """Read several records at once."""
         with ThreadPoolExecutor(len(leases)) as pool:
-            list(pool.map(lambda lease: lease.look(), leases))
+            list(pool.map(self._look, leases))
+
+    def _look(self, lease: ShardLease) -> bool:
+        """Read a record; False where it is damaged, which stops this shard alone."""
+        try:
+            lease.look()
+        except DamagedClaimError as error:
+            self._tell(lease, error)
+            return False
+        return True
+
+    def _tell(self, lease: ShardLease, error: DamagedClaimError) -> None:
+        if lease.key not in self._told:
+            self._told.add(lease.key)
+            logger.warning("%s. The other shards go on. %s", error, error.hint)
 
     def _begin(self) -> None:
         wanted = [shard_id for shard_id in self._shards if self._may_try(shard_id)]
@@ -166,7 +189,7 @@ class ShardSearch:
             waiting = self._unread(skip)
             batch = [shard_id, *waiting[: LOOKS - 1]] if len(waiting) > FEW_SHARDS else [shard_id]
             if len(batch) == 1:
-                lease.look()
+                self._look(lease)
             else:
                 self.look_at([self._lease_of(number) for number in batch])
             self._read.update(batch)
@@ -217,4 +240,8 @@ class ShardSearch:
         if not lease.claimable():
             return False
         self._before_claim(shard_id)
-        return lease.claim_seen()
+        try:
+            return lease.claim_seen()
+        except DamagedClaimError as error:  # made, or damaged, since the listing
+            self._tell(lease, error)
+            return False

@@ -7,6 +7,7 @@
     │   ├── DataNotFoundError (FileNotFoundError)
     │   ├── RecordError (ValueError)         one record cannot be read
     │   ├── ChunkError                       a chunk of a shard is damaged, gone or another than listed
+    │   ├── DamagedClaimError                the record of a shard's claim cannot be read
     │   └── IntegrityError                   bytes differ from the size or checksum promised
     ├── StoreError (OSError)             1   a store did not do what was asked
     │   ├── ObjectNotFoundError (FileNotFoundError)   3
@@ -140,6 +141,10 @@ class RecordError(DataError, ValueError):
 
 class ChunkError(DataError):
     """A chunk of a shard is damaged, gone, or another than the manifest has it; the other shards go on."""
+
+
+class DamagedClaimError(DataError):
+    """What stands where a shard's claim record should be is none: nobody can tell who holds the shard."""
 
 
 class IntegrityError(DataError):

@@ -18,7 +18,14 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from tools_utilities.claim_record import ClaimRecord
-from tools_utilities.errors import ClaimError, QuarkError, RunStoppedError, ShardCrashError, said_by
+from tools_utilities.errors import (
+    ClaimError,
+    DamagedClaimError,
+    QuarkError,
+    RunStoppedError,
+    ShardCrashError,
+    said_by,
+)
 from tools_utilities.shard_lease import DANGER_FACTOR, Phase, ShardLease
 
 logger = logging.getLogger(__name__)
@@ -81,6 +88,11 @@ class ShardHold:
     def record(self) -> ClaimRecord | None:
         """The claim record last seen."""
         return self._lease.record
+
+    @property
+    def damage(self) -> DamagedClaimError | None:
+        """Why the claim record could not be read when it had to be: nobody can say who holds the shard."""
+        return self._lease.damage
 
     @property
     def lost(self) -> bool:

@@ -17,7 +17,12 @@ from enum import Enum
 import msgspec
 
 from tools_utilities.claim_record import ClaimRecord, decode_record, encode_record
-from tools_utilities.errors import ConditionFailedError, ObjectNotFoundError, StoreError
+from tools_utilities.errors import (
+    ConditionFailedError,
+    DamagedClaimError,
+    ObjectNotFoundError,
+    StoreError,
+)
 from tools_utilities.object_store import ObjectStore, read_object
 from tools_utilities.patience import PATIENCE_SECONDS, patiently
 
@@ -77,6 +82,9 @@ class ShardLease:
         self.owner = owner
         self.phase = Phase.IDLE
         self.version = Version(None, None)
+        self.damage: DamagedClaimError | None = None
+        """Why the record could not be read when it was last looked at."""
+        self._damaged_etag: str | None = None
         self._store = store
         self._worker = worker
         self._lease_seconds = lease_seconds
@@ -90,13 +98,24 @@ class ShardLease:
         return self.version.record
 
     def look(self) -> ClaimRecord | None:
-        """Read the record and return it; keeps watch over how long a version stands unchanged."""
-        self._see(self._read_patiently(self._clock.now() + PATIENCE_SECONDS))
+        """Read the record and return it; keeps watch over how long a version stands unchanged.
+
+        Raises:
+            DamagedClaimError: it is none. The shard is then neither free nor leased nor done.
+        """
+        try:
+            seen = self._read_patiently(self._clock.now() + PATIENCE_SECONDS)
+        except DamagedClaimError:
+            self._see(Version(None, None))  # what was known of it holds no more
+            raise
+        self._see(seen)
         return self.version.record
 
     def claimable(self) -> bool:
         """Say whether the version last looked at may be claimed now."""
         record = self.version.record
+        if self.damage is not None:
+            return False
         if record is None or record.state == "free":
             return True
         if record.state == "done":
@@ -180,12 +199,18 @@ class ShardLease:
         freed = msgspec.structs.replace(self._next(state="free"), last_error=error, crashes=crashes)
         self._write("release", freed)
 
-    def reset(self, *, force: bool = False) -> bool:
+    def reset(self, *, force: bool = False, beyond: int = 1) -> bool:
         """Set the shard free, as its operator; False when it changed in the meantime.
 
-        A done shard is left alone unless `force`, the one exception to "done is final".
+        A done shard is left alone unless `force`, the one exception to "done is final". So is one whose
+        record is damaged, as it may have been done; `beyond` is a generation that no takeover reaches.
         """
-        before = self.look()
+        try:
+            before = self.look()
+        except DamagedClaimError:
+            if not force:
+                raise
+            return self._replace_damaged(beyond)
         if before is None or (before.state == "done" and not force):
             return before is None
         freed = ClaimRecord(
@@ -197,6 +222,20 @@ class ShardLease:
             attempts=before.attempts,
             last_error=before.last_error,
         )
+        return self._write("reset", freed) is Phase.IDLE
+
+    def _replace_damaged(self, gen: int) -> bool:
+        """Write a free record on what cannot be read: whoever holds the shard finds itself robbed."""
+        freed = ClaimRecord(
+            gen=gen,
+            owner=self.owner,
+            state="free",
+            seq=0,
+            lease_seconds=self._lease_seconds,
+            attempts=0,
+            last_error="its claim record was damaged, and was reset",
+        )
+        self.version = Version(None, self._damaged_etag)
         return self._write("reset", freed) is Phase.IDLE
 
     @property
@@ -260,7 +299,7 @@ class ShardLease:
         known = self.version
         try:
             current = self._read_patiently(give_up)
-        except StoreError:
+        except (StoreError, DamagedClaimError):
             self.phase = Phase.LOST
             raise
         record = current.record
@@ -288,7 +327,7 @@ class ShardLease:
         self.version = version
 
     def _landed(self, operation: str, version: Version, sent: float) -> Phase:
-        self.version = version
+        self.version, self.damage = version, None
         self._good_sent = sent
         self._first_seen = self._clock.now()
         self.phase = _AFTER[operation]
@@ -301,11 +340,19 @@ class ShardLease:
         return self._store.put_if_match(self.key, data, self.version.etag).etag
 
     def _read(self) -> Version:
-        try:
-            data, info = read_object(self._store, self.key)
-        except ObjectNotFoundError:
-            return Version(None, None)
-        return Version(decode_record(self.key, data), info.etag)
+        for is_last in (False, True):
+            self.damage = None
+            try:
+                data, info = read_object(self._store, self.key)
+            except ObjectNotFoundError:
+                break
+            try:
+                return Version(decode_record(self.key, data), info.etag)
+            except DamagedClaimError as error:
+                self.damage, self._damaged_etag = error, info.etag
+                if is_last:  # it was no accident of the way here
+                    raise
+        return Version(None, None)
 
     def _read_patiently(self, give_up: float) -> Version:
         clock = self._clock

@@ -3,19 +3,22 @@
 None of it is read by the protocol: the claim record is the truth (`claim_display.py` writes the file).
 """
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from tools_utilities.claim_record import ClaimRecord
-from tools_utilities.errors import AccessError, StoreError
+from tools_utilities.errors import AccessError, DamagedClaimError, StoreError
 from tools_utilities.json_text import decode_json
 from tools_utilities.manifest import Shard
 from tools_utilities.object_store import ObjectStore, read_object
 from tools_utilities.worker_health import health_lines
 
 STATUS_WORDS = {"free": "available", "leased": "in_use", "done": "completed"}
+DAMAGED = "damaged"
+"""Of a shard whose claim record cannot be read: it is none of the others."""
 
 
 def shown_metadata(store: ObjectStore, key: str) -> dict[str, Any]:
@@ -50,6 +53,21 @@ def status_row(
     }
 
 
+def readable(look: Callable[[], ClaimRecord | None]) -> ClaimRecord | DamagedClaimError | None:
+    """Return the record that `look` reads, or why it cannot be read."""
+    try:
+        return look()
+    except DamagedClaimError as error:
+        return error
+
+
+def damaged_row(shard: Shard, error: DamagedClaimError) -> dict[str, Any]:
+    """Return the row of a shard whose record cannot be read: nothing is known of its claims."""
+    row = status_row(shard, None, {}, 0.0)
+    status = DAMAGED if shard.num_samples else row["status"]
+    return row | {"status": status, "last_error": str(error)}
+
+
 def _age(moment: Any, now: float) -> float | None:
     try:
         return round(max(0.0, now - datetime.fromisoformat(moment).timestamp()), 1)
@@ -62,6 +80,7 @@ def status_line(status: dict[str, Any]) -> str:
     return (
         f"Shards: {status['total']} total, {status['available']} available, "
         f"{status['in_use']} in use, {status['completed']} completed"
+        + (f", {status[DAMAGED]} {DAMAGED}" if status.get(DAMAGED) else "")
     )
 
 

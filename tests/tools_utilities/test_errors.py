@@ -86,6 +86,7 @@ def test_exit_codes_are_the_documented_ones():
         "DataNotFoundError": 3,
         "RecordError": 3,
         "ChunkError": 3,
+        "DamagedClaimError": 3,
         "IntegrityError": 3,
         "StoreError": 1,
         "ObjectNotFoundError": 3,

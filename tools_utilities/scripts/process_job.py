@@ -13,6 +13,7 @@ from tools_utilities.object_store import ObjectStore
 from tools_utilities.patience import patiently, told
 from tools_utilities.process_record import JOB_KEY, ProcessJob, read_job
 from tools_utilities.scripts.shard_manager import ShardManager
+from tools_utilities.shard_status import DAMAGED
 
 
 def settle_job(manager: ShardManager, store: ObjectStore, prefix: str, job: ProcessJob) -> bool:
@@ -53,4 +54,7 @@ def other_job_error(store: ObjectStore, prefix: str, function: str) -> UsageErro
 
 def _in_use(manager: ShardManager) -> bool:
     rows = manager.get_shard_status()["shards"]
-    return any(row["output"] is not None or row["owner"] is not None for row in rows)
+    return any(
+        row["output"] is not None or row["owner"] is not None or row["status"] == DAMAGED
+        for row in rows
+    )

@@ -17,6 +17,7 @@ from tools_utilities.errors import (
     AccessError,
     ChunkError,
     ClaimError,
+    DamagedClaimError,
     RunStoppedError,
     ShardCrashError,
     StoreError,
@@ -27,6 +28,7 @@ from tools_utilities.prepared_types import prepared
 from tools_utilities.process_progress import ProcessProgress, ShardCount
 from tools_utilities.scripts.process_input import WorkInput
 from tools_utilities.scripts.shard_manager import ShardClaim, ShardManager
+from tools_utilities.shard_hold import ShardHold
 from tools_utilities.shard_processing import Observer, ShardOutput, ShardProcessor
 from tools_utilities.stop_signals import Stop
 
@@ -81,10 +83,16 @@ class ProcessWorker:
             self._stop.check()
             # A shard that failed here is left to others: another machine may have what it lacks.
             left_out = {*self._failed, *self._outputs}
-            claim = self._manager.claim_shard(preferred, skip=left_out)
+            try:
+                claim = self._manager.claim_shard(preferred, skip=left_out)
+            except DamagedClaimError:  # nothing else is left
+                damaged = self._manager.damaged_shards(left_out)
+                self._failed |= {shard: str(error) for shard, error in damaged.items()}
+                continue
             open_shards = self._manager.open_shards(left_out)
             total = sum(shard.num_samples > 0 for shard in by_id.values())
             still_open = len(open_shards) + len(self._failed)
+            still_open += len(self._manager.damaged_shards(left_out))
             self._progress.shards(ShardCount(total - still_open, total))
             if claim is not None:
                 self._work_shard_or_fail(by_id[claim.shard_id], claim)
@@ -146,14 +154,8 @@ class ProcessWorker:
                 self._check_crashes(shard, record, processor)
                 output = processor.run(shard, record)
                 hold.complete(output.folder, output.num_samples, output.checksum)
-        except ClaimError:
-            if hold.lost:
-                self._lost.append(claim.shard_id)
-                self._report(f"shard {claim.shard_id}: another worker took it")
-            elif hold.record and hold.record.state == "free":
-                # Paused beyond its lease, say; the store took the shard back, so it can be tried again.
-                self._report(f"shard {claim.shard_id}: its lease ran out; given back")
-            else:
+        except (ClaimError, DamagedClaimError):
+            if not self._claim_ended(claim.shard_id, hold):
                 raise
         except (FunctionError, ChunkError, ShardCrashError) as error:
             self._failed[claim.shard_id] = str(error)
@@ -173,6 +175,21 @@ class ProcessWorker:
             self._manager.show(claim.shard_id, hold.record)
             left_out = f", {output.num_bad} left out" if output.num_bad else ""
             self._report(f"shard {claim.shard_id}: {output.num_samples:,} samples{left_out}")
+
+    def _claim_ended(self, shard_id: int, hold: ShardHold) -> bool:
+        """Note how a claim ended that could not be kept; False when nobody knows."""
+        if hold.damage is not None:
+            self._failed[shard_id] = str(hold.damage)
+            self._report(f"shard {shard_id}: {hold.damage}")
+        elif hold.lost:
+            self._lost.append(shard_id)
+            self._report(f"shard {shard_id}: another worker took it")
+        elif hold.record and hold.record.state == "free":
+            # Paused beyond its lease, say; the store took the shard back, so it can be tried again.
+            self._report(f"shard {shard_id}: its lease ran out; given back")
+        else:
+            return False
+        return True
 
     def _batch_done(self, samples: int) -> None:
         self._progress.samples(samples)

@@ -26,7 +26,7 @@ from tools_utilities.claim_record import ClaimRecord, new_owner
 from tools_utilities.claim_search import ShardSearch, claim_versions
 from tools_utilities.claim_tickets import Ticket, TicketFolder
 from tools_utilities.dataset_location import locate_dataset
-from tools_utilities.errors import ClaimError, DataNotFoundError, UsageError
+from tools_utilities.errors import ClaimError, DamagedClaimError, DataNotFoundError, UsageError
 from tools_utilities.manifest import Manifest, Shard, load_manifest
 from tools_utilities.object_store import ObjectStore, open_store
 from tools_utilities.process_record import read_job
@@ -34,7 +34,10 @@ from tools_utilities.redaction import guard_process
 from tools_utilities.shard_hold import ShardHold
 from tools_utilities.shard_lease import Clock, Phase, ShardLease
 from tools_utilities.shard_status import (
+    DAMAGED,
     STATUS_WORDS,
+    damaged_row,
+    readable,
     shown_metadata,
     status_row,
 )
@@ -144,14 +147,15 @@ class ShardManager:
         poll_seconds: float = POLL_SECONDS,
         skip: Container[int] = (),
     ) -> ShardClaim | None:
-        """Claim a shard: the preferred one if it can be had, else the first that can.
+        """Claim a shard, the preferred one if it can be had, else the first; None when none can be had.
 
-        Returns None when none can. Watches for up to `wait_seconds`, so that expired leases can be
+        Watches for up to `wait_seconds`, so that expired leases can be
         taken: a lease is judged by how long this process has seen it unchanged. Shards in `skip`
         are left to others, and not waited for; what was seen done is not looked at again.
 
         Raises:
             UsageError: the store does not keep its conditions, so it cannot hold claims.
+            DamagedClaimError: what is left are shards whose records cannot be read (`damaged_shards`).
         """
         num_shards = len(self.manifest.shards)
         if self._elsewhere is not None:
@@ -170,8 +174,11 @@ class ShardManager:
             shard = self._searching().claim(preferred_shard_id, skip)
             if shard is not None:
                 return self._claimed(shard, self._lease(shard.shard_id))
-            left = until - self._clock.now()
-            if left <= 0 or not self.open_shards(skip):
+            if not self.open_shards(skip):
+                for error in self.damaged_shards(skip).values():
+                    raise error  # None would say that nothing is left to do
+                return None
+            if (left := until - self._clock.now()) <= 0:
                 return None
             self._clock.sleep(min(self.watch_seconds(poll_seconds), left))
 
@@ -194,10 +201,18 @@ class ShardManager:
         return self._search
 
     def open_shards(self, skip: Container[int] = ()) -> list[int]:
-        """Return the shards with work in them that were not done when last looked at."""
-        found = (shard.shard_id for shard in self.manifest.shards if shard.num_samples > 0)
-        is_done = self._searching().is_done
-        return [number for number in found if number not in skip and not is_done(number)]
+        """Return the shards with work in them that were not done (nor damaged) when last looked at."""
+        return list(filter(self._searching().is_open, self._with_work(skip)))
+
+    def damaged_shards(self, skip: Container[int] = ()) -> dict[int, DamagedClaimError]:
+        """Return the shards whose claim records could not be read when last looked at, and why."""
+        search = self._searching()
+        found = ((number, search.damage(number)) for number in self._with_work(skip))
+        return {number: error for number, error in found if error is not None}
+
+    def _with_work(self, skip: Container[int]) -> list[int]:
+        shards = (one.shard_id for one in self.manifest.shards if one.num_samples > 0)
+        return [number for number in shards if number not in skip]
 
     def mark_completed(
         self,
@@ -257,10 +272,11 @@ class ShardManager:
         self._display.show(claim.shard_id, record, progress)
 
     def reset(self, shard_id: int, *, force: bool = False) -> None:
-        """Set a shard free whoever holds it; a completed one only with `force`."""
+        """Set a shard free whoever holds it; a completed one, or a damaged record, only with `force`."""
         self._shard(shard_id)
         lease = self._fresh_lease(shard_id)
-        if not lease.reset(force=force):
+        # Beyond every generation, whatever the damaged record's was: takeovers count from 1.
+        if not lease.reset(force=force, beyond=max(1, int(self._wall_clock()))):
             state = lease.record.state if lease.record else "gone"
             hint = "Give --force to redo it." if state == "done" else "Look at --action status."
             raise ClaimError(f"shard {shard_id} was not reset: it is {state}", hint=hint)
@@ -275,24 +291,26 @@ class ShardManager:
         now = self._wall_clock()
 
         def row(shard: Shard) -> dict[str, Any]:
-            record = self._fresh_lease(shard.shard_id).look()
+            record = readable(self._fresh_lease(shard.shard_id).look)
+            if isinstance(record, DamagedClaimError):
+                return damaged_row(shard, record)
             held = record is not None and record.state != "free"
             shown = shown_metadata(self.store, self._shown(shard.shard_id)) if held else {}
             return status_row(shard, record, shown, now)
 
         with ThreadPoolExecutor(8) as pool:
             rows = list(pool.map(row, self.manifest.shards))
-        counts = {
-            word: sum(row["status"] == word for row in rows) for word in STATUS_WORDS.values()
-        }
+        words = (*STATUS_WORDS.values(), DAMAGED)
+        counts = {word: sum(row["status"] == word for row in rows) for word in words}
         return {"total": len(rows), **counts, "shards": rows}
 
     def records(self) -> list[tuple[int, ClaimRecord | None]]:
-        """Return every shard's claim record as it stands now."""
+        """Return every shard's claim record as it stands now; None also where it is damaged."""
         numbers = [shard.shard_id for shard in self.manifest.shards]
         with ThreadPoolExecutor(8) as pool:
-            found = list(pool.map(lambda number: self._fresh_lease(number).look(), numbers))
-        return list(zip(numbers, found, strict=True))
+            found = list(pool.map(lambda one: readable(self._fresh_lease(one).look), numbers))
+        known = (None if isinstance(record, DamagedClaimError) else record for record in found)
+        return list(zip(numbers, known, strict=True))
 
     def _shard(self, shard_id: int) -> Shard:
         for shard in self.manifest.shards:
