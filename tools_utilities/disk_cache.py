@@ -243,7 +243,9 @@ class DiskCache:
         if entry.size_bytes + self._order.announced_bytes >= self.budget_bytes:
             return None
         with self._locked() as ledger:
-            if not evict and self._shortfall(ledger, entry.size_bytes) > 0:
+            # What a walk has freed for the objects to come is left to them.
+            spare = 0 if evict else int(self.budget_bytes * _SPARE_SHARE)
+            if spare and self._shortfall(ledger, entry.size_bytes + spare) > 0:
                 return None
             if not self._make_room(ledger, entry, ahead=ahead):
                 return None
