@@ -43,8 +43,6 @@ class SourceBlock(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     """Number of the first record, from 0 over the whole source."""
     records: list[Sample] | list[bytes]
-    sizes: list[int]
-    """Bytes of each record: its own, or its share of what it was read from."""
     position: Mapping[str, int]
     """Where the record after `first` + k is: `Source.blocks(position_after(block, k))`."""
     done_bytes: int | None = None

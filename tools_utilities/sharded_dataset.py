@@ -22,6 +22,7 @@ from tools_utilities.chunk_writers import ChunkWriters, GrowingChunk
 from tools_utilities.errors import QuarkError, RecordError, StoreError, UsageError, said_by
 from tools_utilities.json_records import encode_line
 from tools_utilities.manifest import Chunk
+from tools_utilities.record_sizes import measured
 from tools_utilities.sample_source import Source, SourceBlock
 from tools_utilities.sharding_plan import ShardingPlan
 from tools_utilities.sharding_progress import Progress, Round, schema_of
@@ -129,9 +130,11 @@ class ShardingRun:
         for block in self._blocks(number, position):
             self._schema = self._schema or schema_of(block.records)
             taken = 0
+            records, sizes = self._measured(block.records)
             while taken < len(block.records) and not self._enough(number):
-                count, full = self._room(block, taken, number)
-                self._deal(block.records[taken : taken + count], number)
+                count, full = self._room(sizes, taken, number)
+                span = slice(taken, taken + count)
+                self._deal(records[span], block.records[span], number)
                 taken += count
                 number += count
                 last = {**block.position, "index": block.position["index"] + taken}
@@ -176,15 +179,21 @@ class ShardingRun:
     def _enough(self, number: int) -> bool:
         return self._plan.max_samples is not None and number >= self._plan.max_samples
 
-    def _room(self, block: SourceBlock, taken: int, number: int) -> tuple[int, bool]:
-        """Return how many of the block's records the round still takes, and whether that fills it."""
-        left = len(block.records) - taken
+    def _measured(self, records: Sequence[Any]) -> tuple[Sequence[Any], Sequence[int]]:
+        """Return records as they are dealt, and their bytes where those decide where chunks end."""
+        if self._plan.layout != "folders":
+            return records, range(len(records))
+        return measured(records, self._plan.format, self._plan.token_bytes)
+
+    def _room(self, sizes: Sequence[int], taken: int, number: int) -> tuple[int, bool]:
+        """Return how many of a block's records the round still takes, and whether that fills it."""
+        left = len(sizes) - taken
         if self._plan.max_samples is not None:
             left = min(left, self._plan.max_samples - number)
         if self._plan.layout != "folders":
             return self._flat_room(left)
         goal = self._plan.num_shards * self._plan.chunk_bytes
-        dealt = list(accumulate(block.sizes[taken : taken + left], initial=self._dealt_bytes))
+        dealt = list(accumulate(sizes[taken : taken + left], initial=self._dealt_bytes))
         count = bisect_left(dealt, goal, lo=1)
         full = count <= left
         count = min(count, left)
@@ -199,8 +208,9 @@ class ShardingRun:
         self._dealt_samples += count
         return count, self._dealt_samples >= wanted
 
-    def _deal(self, records: Sequence[Any], first: int) -> None:
-        held_out = self._holdout.held_out(records, first) if self._holdout else ()
+    def _deal(self, records: Sequence[Any], read: Sequence[Any], first: int) -> None:
+        """Deal records; `read`: the same as the source gave them, by which samples are held out."""
+        held_out = self._holdout.held_out(read, first) if self._holdout else ()
         if self._plan.format == "webdataset":
             records = [_keyed(record, first + at) for at, record in enumerate(records)]
         if not self._holdout:

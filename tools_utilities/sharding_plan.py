@@ -17,7 +17,7 @@ class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     num_shards: int = 8
     chunk_bytes: int = 100_000_000
-    """About the bytes of records in a chunk, before compression."""
+    """About the bytes of records in a chunk, as the format writes them, before compression."""
     format: str = "jsonl"
     compression: str | None = None
     max_samples: int | None = None
@@ -102,6 +102,11 @@ class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True):
     def token_width(self) -> str | None:
         """What the index says of token files; None for other formats."""
         return self.token_dtype if self.format == TOKENS else None
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of an id in token files."""
+        return int(self.token_dtype.removeprefix("uint")) // 8
 
     @property
     def holdout(self) -> HoldoutSplit | None:

@@ -26,8 +26,10 @@ MEMORY_BYTES = 16 << 20
 """What one temporary file may hold to be sorted in memory."""
 _FANOUT_BITS = 8
 _BLOCK_RECORDS = 1024
-_HEAD = struct.Struct("<4Q")
-"""Key, number, size of the record in its source, length of what follows."""
+_HEAD = struct.Struct("<3Q")
+"""Key, number, length of what follows."""
+_VERSION = 2
+"""Of the temporary files."""
 _BUFFER_BYTES = 32 << 10
 _DONE = "scattered.json"
 _KEY_BITS = 64
@@ -79,8 +81,7 @@ class ShuffledSource:
             while batch := list(islice(rows, _BLOCK_RECORDS)):
                 yield SourceBlock(
                     first=number,
-                    records=[record for record, _ in batch],
-                    sizes=[size for _, size in batch],
+                    records=batch,
                     position={"bucket": bucket, "index": index},
                     done_bytes=self.num_bytes and self.num_bytes * bucket >> _FANOUT_BITS,
                 )
@@ -91,7 +92,7 @@ class ShuffledSource:
         return self._folder / f"{bucket:03d}.rows"
 
     def _scatter(self) -> None:
-        made_of = {"fingerprint": self.fingerprint, "seed": self._seed}
+        made_of = {"fingerprint": self.fingerprint, "seed": self._seed, "version": _VERSION}
         done = self._folder / _DONE
         if done.is_file() and msgspec.json.decode(done.read_bytes()) == made_of:
             return
@@ -104,30 +105,30 @@ class ShuffledSource:
                     for record in block.records
                 ]
                 keys = shuffle_keys(self._seed, np.array(numbers, np.uint64))
-                scatter.add(keys, numbers, block.sizes, pieces)
+                scatter.add(keys, numbers, pieces)
         # No fsync: after a crash of the machine the files are made again, after a kill they are whole.
         temporary = done.with_suffix(".tmp")
         temporary.write_bytes(msgspec.json.encode(made_of))
         temporary.replace(done)
 
-    def _sorted(self, path: Path, bits: int) -> Iterator[tuple[Any, int]]:
-        """Yield (record, size) of a temporary file in the order of keys."""
+    def _sorted(self, path: Path, bits: int) -> Iterator[Any]:
+        """Yield the records of a temporary file in the order of keys."""
         if not path.is_file():
             return
         if path.stat().st_size > self._memory_bytes and bits < _KEY_BITS - _FANOUT_BITS:
             yield from self._sorted_in_parts(path, bits)
             return
         rows = sorted(_read_rows(path), key=lambda row: row[:2])
-        for _, _, size, piece in rows:
-            yield _record(piece), size
+        for _, _, piece in rows:
+            yield _record(piece)
 
-    def _sorted_in_parts(self, path: Path, bits: int) -> Iterator[tuple[Any, int]]:
+    def _sorted_in_parts(self, path: Path, bits: int) -> Iterator[Any]:
         folder = fresh_folder(path.with_suffix(".parts"))
         with _Scatter(bits, lambda part: folder / f"{part:03d}.rows") as scatter:
             rows = _read_rows(path)
             while batch := list(islice(rows, _BLOCK_RECORDS)):
-                keys, numbers, sizes, pieces = zip(*batch, strict=True)
-                scatter.add(np.array(keys, np.uint64), numbers, sizes, pieces)
+                keys, numbers, pieces = zip(*batch, strict=True)
+                scatter.add(np.array(keys, np.uint64), numbers, pieces)
         for part in range(1 << _FANOUT_BITS):
             yield from self._sorted(folder / f"{part:03d}.rows", bits + _FANOUT_BITS)
         shutil.rmtree(folder)
@@ -141,13 +142,13 @@ class _Scatter:
         self._path_of = path_of
         self._files: dict[int, BinaryIO] = {}
 
-    def add(self, keys: Keys, numbers: Sequence[int], sizes: Sequence[int], pieces: Any) -> None:
+    def add(self, keys: Keys, numbers: Sequence[int], pieces: Any) -> None:
         """Append records to the files that their keys name."""
         buckets = ((keys << self._skip) >> np.uint64(_KEY_BITS - _FANOUT_BITS)).tolist()
-        rows = zip(buckets, keys.tolist(), numbers, sizes, pieces, strict=True)
-        for bucket, key, number, size, piece in rows:
+        rows = zip(buckets, keys.tolist(), numbers, pieces, strict=True)
+        for bucket, key, number, piece in rows:
             file = self._files.get(bucket) or self._open(bucket)
-            file.write(_HEAD.pack(key, number, size, len(piece)) + piece)
+            file.write(_HEAD.pack(key, number, len(piece)) + piece)
 
     def _open(self, bucket: int) -> BinaryIO:
         self._files[bucket] = self._path_of(bucket).open("wb", buffering=_BUFFER_BYTES)
@@ -161,12 +162,12 @@ class _Scatter:
             file.close()
 
 
-def _read_rows(path: Path) -> Iterator[tuple[int, int, int, bytes]]:
-    """Yield (key, number, size, piece) in the order written."""
+def _read_rows(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Yield (key, number, piece) in the order written."""
     with path.open("rb", buffering=1 << 20) as file:
         for head in iter(partial(file.read, _HEAD.size), b""):
-            key, number, size, length = _HEAD.unpack(head)
-            yield key, number, size, file.read(length)
+            key, number, length = _HEAD.unpack(head)
+            yield key, number, file.read(length)
 
 
 def _record(piece: bytes) -> Any:

@@ -56,9 +56,8 @@ class Generated:
                 except ValueError as error:
                     failed = error
                     break
-            sizes = [80] * len(records)
             if records:
-                yield SourceBlock(first=first, records=records, sizes=sizes, position={"index": 0})
+                yield SourceBlock(first=first, records=records, position={"index": 0})
             if failed is not None:
                 raise failed
 

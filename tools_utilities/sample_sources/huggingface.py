@@ -84,7 +84,6 @@ class HuggingFaceRecords:
             yield SourceBlock(
                 first=number,
                 records=records,
-                sizes=[_size(record) for record in records],
                 position={"index": 0},
             )
             number += len(records)
@@ -101,10 +100,6 @@ def _next_rows(rows: Iterator[Mapping[str, Any]]) -> tuple[list[dict[str, Any]],
     except Exception as error:  # noqa: BLE001 - of the dataset's own code; raised again in its place
         return records, error
     return records, None
-
-
-def _size(record: Mapping[str, Any]) -> int:
-    return sum(len(value) if isinstance(value, str | bytes) else 8 for value in record.values())
 
 
 SAMPLE_SOURCE: SampleSource = HuggingFaceSource()

@@ -203,12 +203,11 @@ class StoredRecords:
                     yield SourceBlock(
                         first=number,
                         records=piece.records,
-                        sizes=piece.sizes,
                         position={"object": object_index, "split": current, "index": piece.index},
                         done_bytes=done_bytes + int(splits[current].num_bytes * piece.done),
                     )
                     number += len(piece.records)
-                    read_bytes += sum(piece.sizes)
+                    read_bytes += piece.read_bytes
                     if read_bytes >= _FORGET_BYTES:
                         read_bytes = 0
                         forget_pages(shard)
@@ -228,7 +227,7 @@ class StoredRecords:
                 yield _Piece(
                     index=batch.first,
                     records=batch.lines,
-                    sizes=[len(line) + 1 for line in batch.lines],
+                    read_bytes=sum(map(len, batch.lines)) + len(batch.lines),
                     done=batch.start_byte / batch.range_bytes,
                 )
             return
@@ -242,7 +241,7 @@ class StoredRecords:
                 yield _Piece(
                     index=indices.start,
                     records=records,
-                    sizes=[each] * len(records),
+                    read_bytes=each * len(records),
                     done=indices.start / opened.num_samples,
                 )
         finally:
@@ -276,7 +275,8 @@ class _Piece(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     records: list[Any]
-    sizes: list[int]
+    read_bytes: int
+    """Of the object, as it is stored."""
     done: float
     """What part of the split lies before them."""
 

@@ -75,7 +75,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--input_file", nargs="+", help="files, folders, store URIs, hf://NAME")
     add("--output_dir", required=True, help="folder or store URI; a data file's name: one file")
     add("--num_shards", type=int, default=8)
-    add("--chunk_size_mb", type=float, default=100, help="fractions allowed")
+    chunk = "of records as they are written, before compression; fractions allowed"
+    add("--chunk_size_mb", type=float, default=100, help=chunk)
     add("--format", default="jsonl", help="jsonl, parquet, webdataset, litdata, mds, tokens, txt")
     add("--compression", choices=("gzip", "zstd", "none"))
     add("--token_dtype", choices=WIDTHS, default=NARROW, help="--format tokens: of its numbers")
