@@ -98,7 +98,7 @@ def create_sharded_dataset(
         done = made.finished(header)
         if done is not None:
             return done
-        with only_run(made.work_folder, output_dir):
+        with only_run(made.work_folder, output_dir), made.kept_apart(header):
             return made.finished(header) or _make(source, made, header, plan, chosen, report)
 
 
@@ -157,16 +157,18 @@ def begin_elsewhere(
     with disk_errors(output_dir), only_run(made.work_folder, output_dir):
         done = made.finished(header)
         if done is None:
-            for _first in source.blocks(0, None):
-                break
-            else:
-                raise UsageError(
-                    f"{source.uri}: no records", hint="An empty input makes no dataset."
-                )
-            made.progress.load(header)
+            with made.kept_apart(header, goes_on=True):
+                _check_first(source)
+                made.progress.load(header)
         # From now on it is there; what is left here would be older than what another machine does.
         shutil.rmtree(made.work_folder, ignore_errors=True)
     return done
+
+
+def _check_first(source: Source) -> None:
+    for _first in source.blocks(0, None):
+        return
+    raise UsageError(f"{source.uri}: no records", hint="An empty input makes no dataset.")
 
 
 def merge_dataset(output_dir: str, output: OutputOptions | None = None) -> dict[str, Any]:

@@ -8,8 +8,9 @@ import functools
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,20 @@ from tools_utilities.dataset_metadata import (
     shard_chunks,
     shard_metadata,
 )
-from tools_utilities.errors import ChangedError, DataNotFoundError, ObjectNotFoundError, UsageError
+from tools_utilities.errors import (
+    ChangedError,
+    DataNotFoundError,
+    ObjectNotFoundError,
+    QuarkError,
+    UsageError,
+)
 from tools_utilities.json_text import decode_json
 from tools_utilities.manifest import FLAT, MASTER, Chunk, encode_manifest
 from tools_utilities.object_store import open_store
 from tools_utilities.patient_store import PatientStore
 from tools_utilities.peer_indexes import peer_index
 from tools_utilities.sharded_dataset import Publisher
+from tools_utilities.sharding_marker import NAME, PrefixMarker
 from tools_utilities.sharding_plan import ShardingPlan
 from tools_utilities.sharding_progress import (
     Header,
@@ -111,6 +119,34 @@ class ShardingOutput:
         )
         at_once = _WRITES_AT_ONCE if self._local is not None else _UPLOADS_AT_ONCE
         return Publisher(self.staging, publish, at_once)
+
+    @contextmanager
+    def kept_apart(self, header: Header, *, goes_on: bool = False) -> Iterator[None]:
+        """Keep runs of other sources or plans away from a remote output, from any machine.
+
+        `goes_on`: another machine does the work afterwards, under the same marker.
+
+        Raises:
+            UsageError: such a run is writing it, or left off there.
+            ChangedError: this machine began something else there.
+        """
+        if self._local is not None or self._addition is not None:  # by other means
+            yield
+            return
+        name = f"{NAME}-{self._plan.name}.json" if self._plan.layout == "file" else f"{NAME}.json"
+        marker = PrefixMarker(
+            self._store, self._prefix + name, header, self.work_folder, self._name
+        )
+        marker.take(lambda: self.progress.check(header))
+        try:
+            yield
+        except BaseException:
+            if marker.is_new and not self.progress.begun:  # there is nothing to be kept apart
+                with suppress(QuarkError):
+                    marker.release()
+            raise
+        if not goes_on:
+            marker.release()
 
     def clean(self) -> None:
         """Remove what a killed run left: parts of uploads in the store, unfinished chunks here."""

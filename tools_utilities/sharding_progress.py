@@ -106,14 +106,21 @@ class Progress:
             return []
         if len(lines) < 2:  # noqa: PLR2004 - a header without its line end is torn
             return []
-        begun = msgspec.json.decode(lines[0], type=Header)
+        self._compare(lines[0], header)
+        # What follows the last line end was never finished.
+        return [msgspec.json.decode(line, type=Round) for line in lines[1:-1]]
+
+    def check(self, header: Header) -> None:
+        """Raise what `load` would, and change nothing."""
+        self.load(header)
+
+    def _compare(self, line: bytes, header: Header) -> None:
+        begun = msgspec.json.decode(line, type=Header)
         if begun != header:
             raise ChangedError(
                 f"{self._name}: begun with {difference(begun, header)}",
                 hint="Delete this file to start again, or run with what it was begun with.",
             )
-        # What follows the last line end was never finished.
-        return [msgspec.json.decode(line, type=Round) for line in lines[1:-1]]
 
     def begin(self, header: Header) -> None:
         """Start the file anew; it is durable with its first round."""
@@ -181,6 +188,14 @@ class StoredProgress(Progress):
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_bytes(stored)
         return super().load(header)
+
+    def check(self, header: Header) -> None:
+        """As of Progress."""
+        stored = self._stored()
+        if stored is None:
+            Progress(self._path).load(header)
+        elif b"\n" in stored:  # a header without its line end is torn
+            self._compare(stored.partition(b"\n")[0], header)
 
     def begin(self, header: Header) -> None:
         """As of Progress."""

@@ -79,6 +79,7 @@ def test_b44_an_error_of_the_source_is_told_as_it_is_and_publishes_nothing_parti
     assert str(caught.value) == "generated: at sample 1537: ValueError: boom 500"
     assert type(caught.value.__cause__) is ValueError
     assert [info.key for info in store.list("d/")] == [
+        "d/.quark-sharding.json",  # what goes on keeps others away
         "d/shard-00000.parquet",
         "d/shard-00001.parquet",
     ]

@@ -83,6 +83,8 @@ class Failure:
         """Say whether the same request may go well later."""
         if self.moved:
             return False
+        if self.status == 501:  # noqa: PLR2004 - not implemented, which will not pass
+            return False
         busy = self.status in {408, 429} or (self.status or 0) >= 500  # noqa: PLR2004 - HTTP's classes
         return (self.status is None and not self.code) or self.code in BUSY or busy
 
