@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing
+from operator import attrgetter
 from pathlib import Path
 from threading import Lock
 
@@ -378,9 +379,7 @@ class DiskCache:
         by_name = {file.evictable.name: file for file in files if not (file.spoiled or file.spare)}
         ordered = self._order_entries([file.evictable for file in by_name.values()], uses)
         later = [by_name[old.name] for old in ordered if uses.get(old.digest, NEVER) > soonest]
-        spare = sorted(
-            (file for file in files if file.spare), key=lambda file: file.evictable.used_ns
-        )
+        spare = sorted((file for file in files if file.spare), key=attrgetter("evictable.used_ns"))
         return [file for file in files if file.spoiled] + spare + later
 
     def warn_full(self, num_bytes: int) -> None:
