@@ -244,9 +244,8 @@ class DiskCache:
         if entry.size_bytes + self._order.announced_bytes >= self.budget_bytes:
             return None
         with self._locked() as ledger:
-            # What a walk has freed for the objects to come is left to them.
-            spare = 0 if evict else int(self.budget_bytes * _SPARE_SHARE)
-            if spare and self._shortfall(ledger, entry.size_bytes + spare) > 0:
+            spare = int(self.budget_bytes * _SPARE_SHARE)  # freed for objects to come: left to them
+            if not evict and self._shortfall(ledger, entry.size_bytes + spare) > 0:
                 return None
             if not self._make_room(ledger, entry, ahead=ahead):
                 return None
