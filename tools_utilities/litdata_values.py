@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from tools_utilities.exact_numbers import widened
+
 Decode = Callable[[bytes], Any]
 
 _NUMPY_TYPES = (
@@ -96,9 +98,13 @@ def serializer_for(value: Any) -> str:
 def encode_value(name: str, value: Any) -> bytes:
     """Encode a leaf with a serializer that `serializer_for` returned for the first sample.
 
+    A whole number where floats are becomes the float that it is.
+
     Raises:
         ValueError, TypeError, struct.error: it does not fit.
     """
+    if name == "float":
+        value = widened(value)
     found = serializer_for(value)
     if found != name:
         raise LitDataValueError(f"{found}, not {name}")

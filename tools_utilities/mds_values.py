@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from tools_utilities.exact_numbers import widened
+
 Decode = Callable[[bytes], Any]
 
 _AS_STORED = frozenset({"bytes", "pil", "jpeg", "png"})
@@ -24,6 +26,7 @@ _DTYPE_OF_CODE = {
 _SCALARS = frozenset(_DTYPE_OF_CODE.values())
 _CODE_OF_DTYPE = {name: code for code, name in _DTYPE_OF_CODE.items()}
 _SHAPE_DTYPES = ("<u1", "<u2", "<u4", "<u8")
+_FLOAT = "float64"
 _MAX_DIGITS = 4300
 """Longer numbers as text cost quadratic time; Python itself refuses them."""
 _MAX_AXES = 63
@@ -73,7 +76,7 @@ def encoding_for(value: Any) -> str:
         return "ndarray"
     if isinstance(value, np.generic):
         return value.dtype.name if value.dtype.name in _SCALARS else "json"
-    for kind, name in ((bool, "json"), (str, "str"), (int, "int"), (float, "float64")):
+    for kind, name in ((bool, "json"), (str, "str"), (int, "int"), (float, _FLOAT)):
         if isinstance(value, kind):
             return name
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -84,9 +87,13 @@ def encoding_for(value: Any) -> str:
 def encode_value(encoding: str, value: Any) -> bytes:
     """Encode a value; `encoding` is one that `encoding_for` returns.
 
+    A whole number in a column of floats becomes the float that it is.
+
     Raises:
         ValueError, TypeError, struct.error: it does not fit.
     """
+    if encoding == _FLOAT:
+        value = widened(value)
     if encoding in _ENCODERS:
         kinds, encode = _ENCODERS[encoding]
         return encode(_typed(value, kinds))
@@ -212,7 +219,7 @@ _ENCODERS: dict[str, tuple[type | tuple[type, ...], Callable[[Any], bytes]]] = {
     "bytes": ((bytes, bytearray, memoryview), bytes),
     "str": (str, str.encode),
     "int": (int, lambda value: struct.pack("<q", value)),
-    "float64": (float, lambda value: struct.pack("<d", value)),
+    _FLOAT: (float, lambda value: struct.pack("<d", value)),
     "ndarray": (np.ndarray, _encode_array),
     "str_decimal": (Decimal, lambda value: str(value).encode()),
 }

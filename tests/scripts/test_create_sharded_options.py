@@ -78,6 +78,28 @@ def test_a_flat_split_names_both_sides_and_parquet_splits_as_its_lines_did(tmp_p
     assert manifest["schema"] == {"id": "integer", "text": "string"}
 
 
+@pytest.mark.parametrize("name", ["mds", "litdata"])
+def test_whole_numbers_among_floats_become_the_floats_that_they_are(tmp_path, capsys, name):
+    def written(*values: Any) -> tuple[int, list[Any]]:
+        source, out = tmp_path / "in.jsonl", tmp_path / f"{len(list(tmp_path.iterdir()))}-out"
+        source.write_text("".join(f'{{"x": {json.dumps(value)}}}\n' for value in values))
+        flags = ["--format", name, "--num_shards", "1"]
+        code = main(["--input_file", str(source), "--output_dir", str(out), *flags])
+        return code, [] if code else [row["x"] for row in samples_of(out)]
+
+    exact = [0.5, 0, -7, 2**53, -(2**53)]
+    code, back = written(*exact)
+    assert (code, back) == (0, exact)
+    assert {type(value.item() if hasattr(value, "item") else value) for value in back} == {float}
+    capsys.readouterr()
+
+    for rest in (2**53 + 1, -(2**53) - 1, True, "0"):
+        assert written(0.5, rest)[0] == 3
+        assert "sample 1 cannot be written to" in capsys.readouterr().err
+    assert written(0, 0.5)[0] == 3  # the first sample says what the column is
+    assert "sample 1 cannot be written to" in capsys.readouterr().err
+
+
 def test_samples_that_share_the_key_stay_on_one_side(tmp_path):
     source = tmp_path / "in.jsonl"
     rows = [{"id": number, "user": number % 40} for number in range(400)]
