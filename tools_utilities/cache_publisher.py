@@ -31,15 +31,21 @@ class CachePublisher:
             job()
 
     def offer(self, job: Job) -> bool:
-        """Have a job done soon; return False, and forget it, where too many wait."""
+        """Have a job done soon; return False, and forget it, where too many wait or no thread can be had."""
         with self._changed:
-            if len(self._jobs) >= self._most_waiting:
+            if len(self._jobs) >= self._most_waiting or not (self._running or self._start()):
                 return False
-            self._jobs.append(job)
-            if not self._running:
-                self._running = True
-                Thread(target=self._work, name="quark-publish", daemon=False).start()
+            self._jobs.append(job)  # the thread looks when this lock is free
             return True
+
+    def _start(self) -> bool:
+        try:
+            Thread(target=self._work, name="quark-publish", daemon=False).start()
+        except RuntimeError as error:  # too many threads, or the interpreter is ending
+            _LOGGER.debug("nothing is written behind: %s", error)
+            return False
+        self._running = True
+        return True
 
     def settle(self) -> None:
         """Wait until everything that was put is done."""

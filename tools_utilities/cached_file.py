@@ -171,5 +171,5 @@ def touch(fd: int, status: os.stat_result) -> None:
     """Record a use; file systems may be mounted so that reading does not."""
     try:
         os.utime(fd, ns=(time.time_ns(), status.st_mtime_ns))
-    except PermissionError:
-        return  # another user's file: only its order of eviction suffers
+    except OSError:
+        return  # another user's file, or a disk that is read-only by now: only its order of eviction suffers

@@ -28,7 +28,6 @@ from tools_utilities.cache_ledger import (
     parse_entry,
 )
 from tools_utilities.cached_file import CachedFile, CheckedFiles, LentFile, touch, why_wrong
-from tools_utilities.checksum import crc32c
 from tools_utilities.disk_space import DiskSpace, RealDisk, is_no_room
 from tools_utilities.eviction import EVICTION_POLICIES, NEVER
 from tools_utilities.file_locks import HeldFile, closed_on_error
@@ -139,7 +138,7 @@ class DiskCache:
         return None
 
     def find(self, digest: str) -> CachedFile | None:
-        """Return an entry that `keep` made, as `open` does; its size is not known before."""
+        """Return an entry that `keep_spare` made, as `open` does; its size is not known before."""
         fan = self._layout.fan(digest)
         for name in self._names_of(digest, fan):
             parsed = parse_entry(name)
@@ -221,31 +220,17 @@ class DiskCache:
         with turn:  # a disk that fails must not leave the turn taken
             turn.path.unlink(missing_ok=True)
 
-    def keep(self, digest: str, content: memoryview) -> None:
-        """Make an entry of what can be made again: only in room that is free, evicting nothing."""
-        entry = EntryId(digest=digest, size_bytes=len(content))
-        reservation = self.reserve(entry, evict=False)
-        if reservation is None:
-            return
-        try:
-            reservation.write(0, content)
-            self.publish(reservation, crc32c(content), spare=True).close()
-        except BaseException:
-            self.discard(reservation)
-            raise
-
     def reserve(
         self, entry: EntryId, *, ahead: bool = False, evict: bool = True
     ) -> Reservation | None:
         """Set room aside for an object, evicting what may go; None: there is none to be had.
 
-        What is read `ahead` never evicts what is needed before it, nor anything what is needed next.
+        Without `evict`, for what can be made again: only room that is free. What is read `ahead` never evicts what is needed before it, nor anything what is needed next.
         """
         if entry.size_bytes + self._order.announced_bytes >= self.budget_bytes:
             return None
         with self._locked() as ledger:
-            spare = int(self.budget_bytes * _SPARE_SHARE)  # freed for objects to come: left to them
-            if not evict and self._shortfall(ledger, entry.size_bytes + spare) > 0:
+            if not (evict or self._has_spare_room(ledger, entry.size_bytes)):
                 return None
             if not self._make_room(ledger, entry, ahead=ahead):
                 return None
@@ -259,7 +244,8 @@ class DiskCache:
                 ledger.add(-entry.size_bytes)
                 if not is_no_room(error):
                     raise
-                self.warn_full(entry.size_bytes)
+                if evict:
+                    self.warn_full(entry.size_bytes)
                 return None
         return Reservation(self, entry, file)
 
@@ -307,9 +293,12 @@ class DiskCache:
         return CachedFile(self._end_lending(reservation), path, entry.size_bytes)
 
     def discard(self, reservation: Reservation) -> None:
-        """Delete an unfinished download."""
+        """Delete an unfinished download; what has its entry's name already stays, and stays counted."""
         with closing(self._end_lending(reservation)), self._locked() as ledger:
-            reservation.file.path.unlink(missing_ok=True)
+            try:
+                reservation.file.path.unlink()
+            except FileNotFoundError:
+                return
             ledger.add(-reservation.entry.size_bytes)
 
     # Room.
@@ -343,6 +332,15 @@ class DiskCache:
     def passed(self, entry: EntryId) -> None:
         """Note that an object of the announced order is being read now."""
         self._order.passed(entry.digest)
+
+    def has_spare_room(self, num_bytes: int) -> bool:
+        """Tell whether there is room for what can be made again. Never waits long."""
+        with self._locked(_ANNOUNCE_SECONDS) as ledger:
+            return self._has_spare_room(ledger, num_bytes)
+
+    def _has_spare_room(self, ledger: Ledger, num_bytes: int) -> bool:
+        # What a walk has freed for the objects to come is left to them.
+        return self._shortfall(ledger, num_bytes + int(self.budget_bytes * _SPARE_SHARE)) <= 0
 
     def _shortfall(self, ledger: Ledger, num_bytes: int) -> int:
         """Return how many bytes must go before `num_bytes` may come."""

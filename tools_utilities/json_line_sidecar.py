@@ -44,7 +44,8 @@ def known_lines(shard: ShardBytes, split: Split) -> KnownLines | None:
     if not kept:  # not there yet, or nothing to be kept
         return None
     starts = np.frombuffer(kept, np.uint32)
-    first, last = np.searchsorted(starts[:-1], (split.start, split.end)).tolist()
+    bounds = np.array((split.start, split.end), np.uint32)  # of another type all would be converted
+    first, last = np.searchsorted(starts[:-1], bounds).tolist()
     if first == last:
         return None
     base, end = int(starts[first]), int(starts[last])

@@ -12,6 +12,7 @@ from typing import Protocol
 from tools_utilities.cached_file import CachedFile
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.sidecars import Sidecars
+from tools_utilities.spare_entry import SpareContent
 
 
 class OpenFile(Protocol):
@@ -63,6 +64,7 @@ class SharedShard:
         self._read_from, self._read_to = info.size_bytes, 0
         self._leave = leave
         self._sidecars = sidecars
+        self._read_again: set[str] = set()
 
     def read(self, start: int, end: int) -> memoryview:
         """Return bytes [start, end), clipped to the end; no copy."""
@@ -80,19 +82,27 @@ class SharedShard:
         return self._sidecars.get(self.info, name, lambda: make(file.view, file.forget))
 
     def open_sidecar(self, name: str) -> CachedFile | None:
-        """Return what was offered before under a name, leased; None: it is not there."""
-        return self._sidecars.open(self.info, name)
-
-    def offer_sidecar(self, name: str, content: Callable[[], memoryview | None]) -> None:
-        """Let something large be kept that was made of the object, if it is worth it by now.
-
-        `content` is called at once or not at all; what it returns must not change, None is nothing.
-        """
+        """Return what was kept before under a name, leased; None: it is not there, or not worth a look."""
         try:
             fetched_ns = None if self.path is None else self.path.stat().st_mtime_ns
-        except FileNotFoundError:
-            fetched_ns = None  # it had another name before it was durable, or was evicted
-        self._sidecars.offer(self.info, name, content, fetched_ns=fetched_ns)
+        except OSError:
+            fetched_ns = (
+                None  # it had another name before it was durable, or is out of reach by now
+            )
+        if not self._sidecars.is_read_again(self.info, name, fetched_ns=fetched_ns):
+            return None
+        self._read_again.add(name)
+        return self._sidecars.open(self.info, name)
+
+    def offer_sidecar(
+        self, name: str, content: Callable[[], SpareContent | None], *, about_bytes: int
+    ) -> None:
+        """Let something large be kept that `open_sidecar` did not find, if it is worth it by now.
+
+        `content` is called at once or not at all; None is nothing.
+        """
+        if name in self._read_again:
+            self._sidecars.offer(self.info, name, content, about_bytes=about_bytes)
 
     def bring_pages(self, start: int, end: int) -> None:
         """Map bytes [start, end) now, on this thread, rather than page by page where they are read."""

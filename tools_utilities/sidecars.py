@@ -18,6 +18,7 @@ from tools_utilities.cache_publisher import CachePublisher
 from tools_utilities.cached_file import CachedFile
 from tools_utilities.disk_cache import DiskCache
 from tools_utilities.object_store import ObjectInfo
+from tools_utilities.spare_entry import SpareContent, keep_spare
 
 _LOGGER = logging.getLogger(__name__)
 _MEMORY_BYTES = 16 << 20
@@ -76,6 +77,15 @@ class Sidecars:
             self._hold(wanted, found)
         return found
 
+    def is_read_again(self, info: ObjectInfo, name: str, *, fetched_ns: int | None) -> bool:
+        """Tell whether a large sidecar is worth looking for, and keeping: not when it is wanted first.
+
+        `fetched_ns`: when the object came into the cache; one that lay there before has been read.
+        """
+        with self._lock:
+            again = self._was_asked((info, name))
+        return again or (fetched_ns is not None and fetched_ns < self._began_ns)
+
     def open(self, info: ObjectInfo, name: str) -> CachedFile | None:
         """Return a large sidecar of an object, leased; None: do without it."""
         return _find(self._place(info, name))
@@ -84,21 +94,22 @@ class Sidecars:
         self,
         info: ObjectInfo,
         name: str,
-        content: Callable[[], memoryview | None],
+        content: Callable[[], SpareContent | None],
         *,
-        fetched_ns: int | None,
+        about_bytes: int,
     ) -> None:
-        """Keep a large sidecar that `open` did not find, if its object is read a second time now.
-
-        `fetched_ns`: when the object came into the cache; one that lay there before has been read.
-        """
-        with self._lock:
-            again = self._was_asked((info, name))
-        again = again or (fetched_ns is not None and fetched_ns < self._began_ns)
+        """Keep a large sidecar that `open` did not find, if there is room; `content` is then called at once."""
         place = self._place(info, name)
-        made = content() if again and place is not None else None
-        if made is not None and place is not None:
-            self._keep(place, made)
+        if place is None or not _has_room(place, about_bytes) or not self._may_wait(about_bytes):
+            return
+        made = None
+        try:
+            made = content()
+        finally:
+            if made is None:
+                self._written(about_bytes)
+        if made is not None:
+            self._keep(place, made, about_bytes)
 
     def settle(self) -> None:
         """Wait until those that were made are on the disk."""
@@ -124,8 +135,9 @@ class Sidecars:
         finally:
             with self._lock:
                 self._making.discard(wanted)
-        if found is None and content and place is not None:
-            self._keep(place, memoryview(content))
+        num_bytes = len(content)
+        if found is None and content and place is not None and self._may_wait(num_bytes):
+            self._keep(place, SpareContent(num_bytes, [memoryview(content)]), num_bytes)
         return content
 
     def _hold(self, wanted: _Name, content: bytes) -> None:
@@ -136,21 +148,25 @@ class Sidecars:
             while self._held_bytes > self._memory_bytes:
                 self._held_bytes -= len(self._held.popitem(last=False)[1]) + _HELD_BYTES
 
-    def _keep(self, place: _Place, content: memoryview) -> None:
-        """Have it written soon, unless too much waits for that."""
+    def _may_wait(self, num_bytes: int) -> bool:
+        """Count what is to be written, unless too much waits for that; `_written` takes it off again."""
         with self._lock:
-            if self._waiting_bytes and self._waiting_bytes + len(content) > _MOST_WAITING_BYTES:
-                return
-            self._waiting_bytes += len(content)
+            if self._waiting_bytes and self._waiting_bytes + num_bytes > _MOST_WAITING_BYTES:
+                return False
+            self._waiting_bytes += num_bytes
+            return True
+
+    def _keep(self, place: _Place, content: SpareContent, counted_bytes: int) -> None:
+        """Have it written soon."""
 
         def write() -> None:
             try:
                 _write(place, content)
             finally:
-                self._written(len(content))
+                self._written(counted_bytes)
 
         if not self._publisher.offer(write):
-            self._written(len(content))
+            self._written(counted_bytes)
 
     def _written(self, num_bytes: int) -> None:
         with self._lock:
@@ -176,13 +192,17 @@ def _read(place: _Place | None) -> bytes | None:
         return bytes(file.view)
 
 
-def _write(place: _Place, content: memoryview) -> None:
-    found = _find(place)
-    if found is not None:  # another process was first
-        found.close()
-        return
+def _has_room(place: _Place, num_bytes: int) -> bool:
+    try:
+        return place[0].has_spare_room(num_bytes)
+    except OSError as error:
+        _LOGGER.debug("no room for a sidecar: %s", error)
+        return False
+
+
+def _write(place: _Place, content: SpareContent) -> None:
     cache, digest = place
     try:
-        cache.keep(digest, content)
+        keep_spare(cache, digest, content)
     except OSError as error:
         _LOGGER.debug("a sidecar is not kept: %s", error)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import IO, Self
 
+from tools_utilities.cached_file import forget_range
 from tools_utilities.errors import StoreError
 
 SPILL_BYTES = 8 << 20
@@ -67,6 +68,13 @@ class Spill:
         while piece := self._file.read(num_bytes):
             yield piece
 
+    def passing(self, num_bytes: int) -> Iterator[memoryview]:
+        """Yield what `view` shows in pieces of at most `num_bytes`, in little memory; `close` may come before.
+
+        The pages of each are let go behind it.
+        """
+        return _passing(self.view(), self._map, num_bytes)
+
     @property
     def held_bytes(self) -> int:
         """What it holds in memory: everything while small, nothing once it is in a file."""
@@ -103,6 +111,13 @@ class Spill:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _passing(view: memoryview, mapped: mmap.mmap | None, num_bytes: int) -> Iterator[memoryview]:
+    for start in range(0, len(view), num_bytes):
+        yield view[start : start + num_bytes]
+        if mapped is not None:
+            forget_range(mapped, start, start + num_bytes)
 
 
 def _write_all(file: IO[bytes], piece: bytes | memoryview) -> None:

@@ -9,6 +9,7 @@ from tools_utilities.errors import RecordError
 from tools_utilities.open_objects import SharedShard
 from tools_utilities.shard_bytes import FileShardBytes, MemoryShardBytes
 from tools_utilities.shard_format import ShardBytes, Split, split_suffix
+from tools_utilities.spare_entry import SpareContent
 
 if TYPE_CHECKING:
     from tools_utilities.spill import Spill
@@ -18,6 +19,11 @@ _FORGET_BYTES = 16 << 20
 _DECODED = "decoded-1"
 _KEPT = {"gzip", "bzip2", "brotli", "zstd"}
 """What takes longer to decode than to read decoded from a disk that a cache should lie on."""
+_LEAST_STORED_BYTES = 4 << 10
+"""Less is decoded in the time that looking for it takes."""
+_LEAST_BYTES, _MOST_BYTES = 64 << 10, 1 << 30
+"""Decoded: less is not worth an entry; a process that ends waits for what is being written."""
+_WRITTEN_BYTES = 4 << 20
 
 
 def forget_pages(shard: ShardBytes) -> None:
@@ -53,15 +59,21 @@ class SplitContent:
 
     def _decoded(self, shard: ShardBytes, compression: str) -> memoryview:
         """Return what the object decodes to, from the cache where it was kept."""
-        beside = shard if isinstance(shard, SharedShard) and compression in _KEPT else None
+        worth_it = compression in _KEPT and shard.info.size_bytes >= _LEAST_STORED_BYTES
+        beside = shard if worth_it and isinstance(shard, SharedShard) else None
         kept = None if beside is None else beside.open_sidecar(_DECODED)
         if kept is not None:
             self._kept, self.held_bytes = ReadPages(kept), 0
             return kept.view
-        self._spill = decompress_to_spill(self._stored(shard), compression, key=self.key)
-        view, self.held_bytes = self._spill.view(), self._spill.held_bytes
-        if beside is not None and len(view):
-            beside.offer_sidecar(_DECODED, lambda: view)
+        spill = self._spill = decompress_to_spill(self._stored(shard), compression, key=self.key)
+        view, self.held_bytes = spill.view(), spill.held_bytes
+        num_bytes = len(view)
+        if beside is not None and _LEAST_BYTES <= num_bytes <= _MOST_BYTES:
+            beside.offer_sidecar(
+                _DECODED,
+                lambda: SpareContent(num_bytes, spill.passing(_WRITTEN_BYTES)),
+                about_bytes=num_bytes,
+            )
         return view
 
     def _stored(self, shard: ShardBytes) -> Iterator[memoryview]:

@@ -1,16 +1,19 @@
 """What is made of an object once: kept in memory and in the cache, never needed, never in the way."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from threading import Event, Thread
 
 import pytest
 
-from tests.cache_parts import MB, entries, folder_bytes, held, identity, store
+from tests.cache_parts import MB, SmallDisk, entries, files, folder_bytes, held, identity, store
+from tests.memory_peak import memory_peak
 from tools_utilities.cache_entry import sidecar_digest
 from tools_utilities.disk_cache import DiskCache
 from tools_utilities.object_store import ObjectInfo
 from tools_utilities.sidecars import Sidecars
+from tools_utilities.spare_entry import SpareContent, keep_spare
+from tools_utilities.spill import Spill
 
 
 class Maker:
@@ -45,6 +48,16 @@ def sidecar(cache: DiskCache, make: Callable[[], bytes]) -> bytes | None:
         found = ask(sidecars, make)
     sidecars.settle()
     return found
+
+
+def whole(content: bytes) -> SpareContent:
+    return SpareContent(len(content), [memoryview(content)])
+
+
+def offer(sidecars: Sidecars, key: str, num_bytes: int) -> None:
+    """Have a large one kept."""
+    content = whole(b"x" * num_bytes)
+    sidecars.offer(info_of(key), "n", lambda: content, about_bytes=num_bytes)
 
 
 def test_it_is_made_once_for_all_processes_of_a_cache(tmp_path):
@@ -112,13 +125,13 @@ def test_what_fails_to_be_made_is_tried_again():
 
 
 def test_what_waits_to_be_written_is_bounded(tmp_path, monkeypatch):
-    cache, go, keep = DiskCache(tmp_path, MB), Event(), DiskCache.keep
+    cache, go = DiskCache(tmp_path, MB), Event()
 
-    def slowly(self: DiskCache, digest: str, content: memoryview) -> None:
+    def slowly(cache: DiskCache, digest: str, content: SpareContent) -> None:
         go.wait(30)
-        keep(self, digest, content)
+        keep_spare(cache, digest, content)
 
-    monkeypatch.setattr(DiskCache, "keep", slowly)
+    monkeypatch.setattr("tools_utilities.sidecars.keep_spare", slowly)
     sidecars, make = beside(cache), Maker()
     for number in range(100):
         for _ in range(2):
@@ -177,40 +190,28 @@ def test_a_damaged_one_is_made_again(tmp_path, damage):
     assert again.times == 1
 
 
-def test_large_ones_are_kept_when_their_object_is_read_again(tmp_path):
-    cache = DiskCache(tmp_path, 3 * MB)
-    sidecars, content = beside(cache), memoryview(b"x" * 2000)
+def test_what_is_read_for_the_first_time_is_not_worth_looking_for(tmp_path):
+    sidecars, just_now = beside(DiskCache(tmp_path, MB)), time.time_ns()
 
-    def make() -> memoryview:
-        return content
+    def read_again(key: str, fetched_ns: int | None) -> bool:
+        return sidecars.is_read_again(info_of(key), "n", fetched_ns=fetched_ns)
 
-    just_now = time.time_ns()
-    for times in range(2):
-        assert sidecars.open(info_of("a"), "n") is None
-        sidecars.offer(info_of("a"), "n", make, fetched_ns=just_now)
-        sidecars.settle()
-        assert len(entries(tmp_path)) == times
-    found = sidecars.open(info_of("a"), "n")
-    assert found is not None
-    assert found.view == content
-    found.close()
+    assert [read_again("a", just_now) for _ in range(3)] == [False, True, True]
     # What lay in the cache when this process began has been read before.
-    sidecars.offer(info_of("b"), "n", make, fetched_ns=just_now - 10**12)
-    sidecars.settle()
-    assert len(entries(tmp_path)) == 2
-    sidecars.offer(info_of("c"), "n", make, fetched_ns=None)
-    sidecars.settle()
-    assert len(entries(tmp_path)) == 2
+    assert read_again("b", just_now - 10**12)
+    assert not read_again("c", None)
 
 
-def test_a_large_one_that_is_read_is_not_evicted(tmp_path):
+def test_large_ones_are_kept_and_leased(tmp_path):
     cache = DiskCache(tmp_path, 2 * MB + 50_000)
     assert store(cache, "a")
     sidecars = beside(cache)
-    sidecars.offer(info_of("a"), "n", lambda: memoryview(b"x" * MB), fetched_ns=0)
+    assert sidecars.open(info_of("a"), "n") is None
+    offer(sidecars, "a", MB)
     sidecars.settle()
     found = sidecars.open(info_of("a"), "n")
     assert found is not None
+    assert found.view == b"x" * MB
     assert store(cache, "b")
     assert held(cache, "ab") == "b"
     found.close()
@@ -220,22 +221,20 @@ def test_a_large_one_that_is_read_is_not_evicted(tmp_path):
 
 def test_bytes_that_wait_to_be_written_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr("tools_utilities.sidecars._MOST_WAITING_BYTES", 2500)
-    cache, go, keep = DiskCache(tmp_path, MB), Event(), DiskCache.keep
+    cache, go = DiskCache(tmp_path, MB), Event()
 
-    def slowly(self: DiskCache, digest: str, content: memoryview) -> None:
+    def slowly(cache: DiskCache, digest: str, content: SpareContent) -> None:
         go.wait(30)
-        keep(self, digest, content)
+        keep_spare(cache, digest, content)
 
-    monkeypatch.setattr(DiskCache, "keep", slowly)
+    monkeypatch.setattr("tools_utilities.sidecars.keep_spare", slowly)
     sidecars = beside(cache)
     for key in "abcde":
-        sidecars.offer(info_of(key), "n", lambda: memoryview(b"x" * 1000), fetched_ns=0)
+        offer(sidecars, key, 1000)
     go.set()
     sidecars.settle()
     assert len(entries(tmp_path)) == 2
-    sidecars.offer(
-        info_of("e"), "n", lambda: memoryview(b"x" * 9000), fetched_ns=0
-    )  # alone it may be larger
+    offer(sidecars, "e", 9000)  # alone it may be larger
     sidecars.settle()
     assert len(entries(tmp_path)) == 3
 
@@ -269,3 +268,117 @@ def test_a_write_that_fails_leaves_no_room_taken(tmp_path, monkeypatch):
     monkeypatch.setattr("tools_utilities.disk_cache.Reservation.write", full)
     assert sidecar(cache, Maker(b"x" * 1000)) == b"x" * 1000
     assert folder_bytes(tmp_path) == before
+
+
+def test_a_budget_of_next_to_nothing_evicts_nothing_for_one_either(tmp_path):
+    cache = DiskCache(tmp_path, 250)
+    assert store(cache, "a", 120)
+    sidecar(cache, Maker(b"x" * 140))
+    assert [path.stat().st_size for path in entries(tmp_path)] == [120]
+
+
+def test_nothing_is_made_that_has_no_room(tmp_path):
+    sidecars, made = beside(DiskCache(tmp_path, MB)), []
+
+    def make() -> SpareContent:
+        made.append(1)
+        return whole(b"x" * 10)
+
+    for about_bytes in (2 * MB, 10):
+        sidecars.offer(info_of("a"), "n", make, about_bytes=about_bytes)
+        sidecars.settle()
+        assert len(made) == len(entries(tmp_path)) == int(about_bytes == 10)
+
+
+def test_what_cannot_be_made_leaves_room_for_what_waits_behind_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("tools_utilities.sidecars._MOST_WAITING_BYTES", 100)
+    sidecars = beside(DiskCache(tmp_path, MB))
+
+    def fail() -> SpareContent:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        sidecars.offer(info_of("a"), "n", fail, about_bytes=90)
+    sidecars.offer(info_of("b"), "n", lambda: None, about_bytes=90)
+    for key in "cd":
+        offer(sidecars, key, 90)
+        sidecars.settle()
+    assert len(entries(tmp_path)) == 2
+
+
+def test_a_quota_that_is_met_by_one_warns_of_nothing(tmp_path, caplog):
+    cache = DiskCache(tmp_path, MB, disk=SmallDisk(100 * MB, tmp_path, full=True))
+    sidecar(cache, Maker(b"x" * 1000))
+    assert entries(tmp_path) == []
+    assert caplog.messages == []
+    assert not store(cache, "a", 1000)
+    assert len(caplog.messages) == 1
+
+
+def test_a_large_one_is_written_in_little_memory(tmp_path):
+    spill, piece, num_pieces = Spill(memory_bytes=0), bytes(range(256)) * 4096, 100
+    for _ in range(num_pieces):
+        spill.write(piece)
+    num_bytes = len(spill.view())
+    content = SpareContent(num_bytes, spill.passing(1 << 20))
+    cache = DiskCache(tmp_path, 200 * MB)
+    spill.close()  # as the split may be before its content is written
+    with memory_peak() as peak:
+        keep_spare(cache, identity("a").digest, content)
+    assert peak.num_bytes < 20 << 20
+    found = cache.find(identity("a").digest)
+    assert found is not None
+    assert all(
+        found.view[start : start + len(piece)] == piece
+        for start in range(0, num_bytes, 10 * len(piece))
+    )
+    found.close()
+
+
+def test_two_processes_do_not_write_the_same_one_at_once(tmp_path):
+    caches, digest = [DiskCache(tmp_path, MB) for _ in range(2)], identity("a").digest
+    seen = []
+
+    def pieces() -> Iterator[memoryview]:
+        keep_spare(caches[1], digest, whole(b"x" * 1000))  # while the first writes it
+        seen.append(len([path for path in files(tmp_path) if path.suffix == ".tmp"]))
+        yield memoryview(b"x" * 1000)
+
+    keep_spare(caches[0], digest, SpareContent(1000, pieces()))
+    assert seen == [1]
+    assert len(entries(tmp_path)) == 1
+    assert len(files(tmp_path)) == 2  # and the ledger
+
+
+def test_one_that_is_there_but_cannot_be_mapped_stays_counted(tmp_path, monkeypatch):
+    cache = DiskCache(tmp_path, 10_000)
+
+    def no_more_files(*_arguments: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tools_utilities.disk_cache.CachedFile", no_more_files)
+        sidecar(cache, Maker(b"x" * 6000))
+    assert len(entries(tmp_path)) == 1
+    sidecar(cache, Maker(b"y" * 3000))
+    offer(beside(cache), "b", 6000)
+    assert folder_bytes(tmp_path) <= 10_000
+    with cache._locked() as ledger:
+        assert ledger.used_bytes >= folder_bytes(tmp_path)
+
+
+def test_a_thread_that_cannot_be_had_costs_only_the_keeping(tmp_path, monkeypatch):
+    def refuse(_thread: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    cache = DiskCache(tmp_path, MB)
+    with monkeypatch.context() as patch:
+        patch.setattr(Thread, "start", refuse)
+        sidecars = beside(cache)
+        for _ in range(2):
+            offer(sidecars, "a", 1000)
+        sidecars.settle()
+        assert entries(tmp_path) == []
+    offer(sidecars, "a", 1000)
+    sidecars.settle()
+    assert len(entries(tmp_path)) == 1
