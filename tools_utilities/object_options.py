@@ -15,4 +15,6 @@ def with_folder_words(
 
     Small objects are read once a folder, and only for formats whose files do not say it themselves.
     """
-    return with_token_widths(store, infos, with_litdata_index(store, infos, options))
+    # Both are called `.bin`; of a million other objects nothing more is asked.
+    named = [info for info in infos if ".bin" in info.key.lower()]
+    return with_token_widths(store, named, with_litdata_index(store, named, options))

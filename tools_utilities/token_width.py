@@ -5,18 +5,22 @@ mostly valid ones. So whoever wrote the dataset says it in its index, and `with_
 to the options that files are opened with. What a person says must agree with it.
 """
 
+import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from tools_utilities.errors import DataNotFoundError, ObjectNotFoundError, UsageError
+from tools_utilities.errors import AccessError, DataNotFoundError, ObjectNotFoundError, UsageError
 from tools_utilities.json_text import decode_json
 from tools_utilities.manifest import FLAT, MASTER, MAX_BYTES, SHARD
 from tools_utilities.object_store import ObjectInfo, ObjectStore, read_object
+from tools_utilities.patience import patiently
 from tools_utilities.shard_format import ReadOptions, ShardFormat, format_of, shard_formats
 
 TOKEN_DTYPE = "token_dtype"  # noqa: S105 - a field's name, not a secret
+_LOGGER = logging.getLogger(__name__)
 WIDTHS = ("uint16", "uint32")
 NARROW = WIDTHS[0]
 FORMAT = "tokens"
@@ -32,7 +36,7 @@ def with_token_widths(
     """
     known = dict(options.token_widths)
     for info in infos:
-        if _is_tokens(info.key) and not _places(info.key) & known.keys():
+        if not _places(info.key) & known.keys() and _is_tokens(info.key):
             folder, width = _read_width(store, info.key)
             known[folder] = width
     if len(known) == len(options.token_widths):
@@ -85,7 +89,7 @@ def writing_format(name: str, token_dtype: str = NARROW) -> ShardFormat:
 
 
 def _is_tokens(key: str) -> bool:
-    return ".bin" in key.lower() and getattr(format_of(key), "name", "") == FORMAT
+    return getattr(format_of(key), "name", "") == FORMAT
 
 
 def _places(key: str) -> set[str]:
@@ -120,10 +124,15 @@ def _read_width(store: ObjectStore, key: str) -> tuple[str, str]:
 def _said_by(store: ObjectStore, key: str) -> str | None:
     """Return what an index says, empty where it says nothing of it; None: it is not there."""
     try:
-        if store.head(key).size_bytes > MAX_BYTES:
+        if patiently(partial(store.head, key)).size_bytes > MAX_BYTES:
             return ""
-        found: Any = decode_json(read_object(store, key)[0])
+        found: Any = decode_json(patiently(partial(read_object, store, key))[0])
     except (ObjectNotFoundError, DataNotFoundError):
+        return None
+    except (
+        AccessError
+    ) as error:  # some stores say so of what is not there; one file may be all one may read
+        _LOGGER.warning("whether it says how wide token files are is not known: %s", error)
         return None
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return ""  # whoever reads it as an index tells that it is damaged

@@ -10,9 +10,10 @@ import pytest
 from brain.ml.dataset_shards.stream_dataset import StreamDataset
 from tests.scripts.test_create_sharded_dataset import samples_of
 from tools_utilities.decode_probe import first_records
-from tools_utilities.errors import UsageError
+from tools_utilities.errors import AccessError, UsageError
 from tools_utilities.manifest import load_manifest
-from tools_utilities.object_store import StoreSpec, open_store
+from tools_utilities.object_store import ObjectInfo, StoreSpec, open_store
+from tools_utilities.object_stores.memory import MemoryStore
 from tools_utilities.sample_source import SourceOptions, open_source
 from tools_utilities.scripts.create_sharded_dataset import main
 from tools_utilities.scripts.process_shards import ProcessOptions, process_shards
@@ -130,6 +131,24 @@ def test_files_without_an_index_are_asked_about(tmp_path, capsys):
     assert streamed(tmp_path / "out") == ids
     process_shards(str(folder), look, options=ProcessOptions(token_dtype="uint32"))
     assert seen == ids
+
+
+class OneFile(MemoryStore):
+    """Lets one object be read, as a signature does."""
+
+    def head(self, key: str) -> ObjectInfo:
+        if not key.endswith(".bin"):
+            raise AccessError(f"{key}: 403")
+        return super().head(key)
+
+
+def test_who_may_read_the_file_alone_reads_it_and_is_told(caplog):
+    store = OneFile(StoreSpec(uri="memory://one"))
+    store.put("d/x.bin", np.arange(5, dtype="<u2").tobytes())
+
+    assert first_records(store, store.head("d/x.bin"), 1)[0]["input_ids"].tolist() == list(range(5))
+
+    assert "d/manifest.json: 403" in caplog.messages[0]
 
 
 @pytest.mark.parametrize("layout", ["folders", "flat"])
