@@ -61,9 +61,10 @@ def test_the_same_records_make_the_same_chunks_whatever_they_were_stored_as(tmp_
 
 def test_shuffled_too_and_when_it_is_compressed_again(tmp_path):
     source = write(tmp_path / "c.parquet")
+    few = ("--shuffle", "--max_samples", "800")
 
-    sizes = make(source, tmp_path / "shuffled", "--shuffle")
-    make(source, tmp_path / "packed", "--shuffle", "--compression", "gzip")
+    sizes = make(source, tmp_path / "shuffled", *few)
+    make(source, tmp_path / "packed", *few, "--compression", "gzip")
 
     assert about(sizes, 0.03)
     for path in (tmp_path / "shuffled").glob("shard_*/chunk*"):
@@ -81,11 +82,9 @@ def test_a_csv_that_was_compressed(tmp_path):
     assert about(sizes, 0.03)
 
 
-@pytest.mark.parametrize("name", ["mds", "webdataset", "npy"])
+@pytest.mark.parametrize("name", ["mds", "webdataset"])
 def test_other_formats_by_what_they_hold(tmp_path, name):
     rows = [{"id": n, "vector": [n / 3] * 200, "note": "é" * 40} for n in range(100)]
-    if name == "npy":
-        rows = [{"array": row["vector"]} for row in rows]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet", compression="zstd")
 
     sizes = make(tmp_path / "in.parquet", tmp_path / "out", "--format", name)
