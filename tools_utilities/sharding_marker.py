@@ -91,8 +91,8 @@ class PrefixMarker:
         raise StoreError(f"{self._place}: changed by others all the time", hint="Run it again.")
 
     def release(self) -> None:
-        """Remove it, if it is still this run's; who may not delete leaves it beside the index."""
-        with contextlib.suppress(AccessError):
+        """Remove it, if it is still this run's; who cannot delete leaves it, and beside an index it is none."""
+        with contextlib.suppress(AccessError, StoreError):
             marker = (self._read() or (None, None))[0]
             if marker is not None and marker.header == self._own.header:
                 self._store.delete(self._key)

@@ -15,7 +15,13 @@ import pytest
 from tests.scripts.test_create_sharded_dataset import CHECKOUT, samples_of, write_tasks
 from tests.scripts.test_shard_manager import YesStore
 from tools_utilities.dataset_creation import OutputOptions, begin_elsewhere, create_sharded_dataset
-from tools_utilities.errors import ChangedError, ConditionFailedError, StoreError, UsageError
+from tools_utilities.errors import (
+    AccessError,
+    ChangedError,
+    ConditionFailedError,
+    StoreError,
+    UsageError,
+)
 from tools_utilities.object_store import StoreSpec
 from tools_utilities.object_stores import memory
 from tools_utilities.object_stores._failures import Failure
@@ -288,6 +294,21 @@ def test_a_reply_that_was_lost_is_no_other_run(store, make):
 
     assert store.lost
     assert MARKER not in {info.key for info in store.list("")}
+
+
+class Undeletable(MemoryStore):
+    """Lets nothing be deleted."""
+
+    def delete(self, key):
+        raise AccessError(f"{key}: 403")
+
+
+@pytest.mark.parametrize("store", [Undeletable], indirect=True)
+def test_who_may_not_delete_makes_datasets_too(store, make):
+    for _ in range(2):
+        assert make("a", "in.jsonl")["total_tasks"] == 60
+
+    assert MARKER in {info.key for info in store.list("")}
 
 
 def test_of_runs_that_start_together_one_wins(store, tmp_path):
