@@ -30,12 +30,11 @@ class There:
         raw: dict[str, Any] = msgspec.to_builtins(SETTINGS)
         raw["r2"] |= {"endpoint_url": url, "access_key_id": "", "secret_access_key": ""}
         raw["pipeline"] |= {"samples_per_shard": 10}
-        raw["pipeline"]["source_options"] = {
-            "transport_params": {"endpoint_url": url}, "load_kwargs": {"token": SECRETS[1]},
-        }  # fmt: skip
+        raw["pipeline"]["source_options"] = {"transport_params": {"endpoint_url": url}}
         order = msgspec.convert({"settings": {**raw, "vast": None}}, Order)
         sent = {
             "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": SECRETS[0],
+            "HF_TOKEN": SECRETS[1],
             ORDER_VARIABLE: msgspec.json.encode(order).decode(),
         }  # fmt: skip
         (folder / ENVIRONMENT_FILE).write_text(json.dumps(sent))

@@ -113,7 +113,7 @@ def project(
     folder = tmp_path / "project"
     folder.mkdir()
     variables = {
-        "PYTHONPATH": str(ROOT), "VAST_API_KEY": KEY, "VAST_URL": fake.url, "TOKEN": TOKEN,
+        "PYTHONPATH": str(ROOT), "VAST_API_KEY": KEY, "VAST_URL": fake.url, "HF_TOKEN": TOKEN,
         "R2_KEY": servers.ACCESS_KEY, "R2_SECRET": CANARY,
     }  # fmt: skip
     for name, value in variables.items():
@@ -131,10 +131,7 @@ def project(
         },
         "pipeline": {
             "name": "jsonl", "input_uri": f"s3://{bucket}/in/", "samples_per_shard": 10,
-            "source_options": {
-                "transport_params": {"endpoint_url": moto_endpoint},
-                "load_kwargs": {"token": "${TOKEN}"},
-            },
+            "source_options": {"transport_params": {"endpoint_url": moto_endpoint}},
         },
     }  # fmt: skip
     return Project(folder, moto_endpoint, bucket, settings)
