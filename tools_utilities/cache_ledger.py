@@ -99,6 +99,11 @@ def parse_entry(name: str) -> tuple[str, int, int] | None:
     return (found[1], int(found[2]), int(found[3], 16)) if found else None
 
 
+def is_spare(name: str) -> bool:
+    """Tell whether an entry can be made again from another one, by its name."""
+    return name.endswith(_SPARE)
+
+
 class Ledger:
     """The count, for whoever has locked it."""
 
@@ -160,7 +165,7 @@ def _cache_file(path: Path, status: os.stat_result, *, spoiled: bool) -> CacheFi
         num_bytes=status.st_size,
         used_ns=status.st_atime_ns,
     )
-    spare = not spoiled and path.name.endswith(_SPARE)
+    spare = not spoiled and is_spare(path.name)
     return CacheFile(path=path, evictable=evictable, spoiled=spoiled, spare=spare)
 
 

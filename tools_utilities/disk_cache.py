@@ -11,7 +11,7 @@ import logging
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, suppress
 from operator import attrgetter
 from pathlib import Path
 from threading import Lock
@@ -24,6 +24,7 @@ from tools_utilities.cache_ledger import (
     CacheLayout,
     Ledger,
     evict_file,
+    is_spare,
     locked_ledger,
     parse_entry,
 )
@@ -197,7 +198,8 @@ class DiskCache:
         finally:
             file.close()
         self.num_quarantined += 1
-        _LOGGER.warning("cache entry %s is bad (%s); it is set aside and comes anew", path, reason)
+        tell = _LOGGER.info if is_spare(path.name) else _LOGGER.warning  # a power cut tears many
+        tell("cache entry %s is bad (%s); it is set aside and comes anew", path, reason)
 
     # Writing.
 
@@ -294,11 +296,9 @@ class DiskCache:
 
     def discard(self, reservation: Reservation) -> None:
         """Delete an unfinished download; what has its entry's name already stays, and stays counted."""
-        with closing(self._end_lending(reservation)), self._locked() as ledger:
-            try:
-                reservation.file.path.unlink()
-            except FileNotFoundError:
-                return
+        file = closing(self._end_lending(reservation))
+        with file, self._locked() as ledger, suppress(FileNotFoundError):
+            reservation.file.path.unlink()
             ledger.add(-reservation.entry.size_bytes)
 
     # Room.

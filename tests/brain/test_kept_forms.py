@@ -21,6 +21,7 @@ from tests.fakes import StubS3
 from tests.stream_parts import stub_manager
 from tools_utilities import split_content
 from tools_utilities.arrow_rows import ArrowRows
+from tools_utilities.checksum import crc32c
 from tools_utilities.compression import decompress_to_spill
 from tools_utilities.errors import RecordError
 from tools_utilities.shard_format import ReadOptions
@@ -129,7 +130,7 @@ def test_damage_to_what_was_decoded_is_seen_and_decoded_anew(tmp_path):
     with StubS3({"data/x/a.jsonl.gz": gzip.compress(OBJECTS["data/x/train-0.jsonl"])}) as stub:
         first = read_epoch(stub, tmp_path / "cache")
         assert read_epoch(stub, tmp_path / "cache") == first
-        [path] = [path for path in entries(tmp_path / "cache") if path.name.endswith("-spare")]
+        [path] = spare_entries(tmp_path / "cache")
         data = bytearray(path.read_bytes())
         data[99_999] ^= 1
         path.chmod(0o600)
@@ -199,14 +200,15 @@ def test_a_third_run_decodes_no_row_group(tmp_path, monkeypatch, memory_bytes):
 
 
 def test_a_row_that_cannot_be_read_is_named_as_before(tmp_path):
-    with StubS3({"data/x/a.parquet": parquet(odd_table(odd_row=2_345))}) as stub:
+    table = odd_table(odd_row=2_345).select(["id", "text", "time"])
+    with StubS3({"data/x/a.parquet": parquet(table)}) as stub:
         said = []
         for _ in range(3):
             with pytest.raises(RecordError, match="row 2346") as raised:
                 read_rows(stub, tmp_path / "cache")
             said.append((str(raised.value), raised.value.detail))
         assert said[0] == said[1] == said[2]
-        assert any(path.name.endswith("-spare") for path in entries(tmp_path / "cache"))
+        assert len(spare_entries(tmp_path / "cache")) > 0
 
 
 def test_small_row_groups_are_decoded_rather_than_kept(tmp_path):
@@ -215,3 +217,35 @@ def test_small_row_groups_are_decoded_rather_than_kept(tmp_path):
         for _ in range(2):
             assert len(read_rows(stub, tmp_path / "cache")) == 100
         assert len(entries(tmp_path / "cache")) == 1
+
+
+def test_rows_that_this_pyarrow_cannot_read_are_decoded_anew(tmp_path):
+    table = pa.table({"id": range(NUM_ROWS), "text": ["x" * 40] * NUM_ROWS})
+    with StubS3({"data/x/a.parquet": parquet(table)}) as stub:
+        first = read_rows(stub, tmp_path / "cache")
+        assert read_rows(stub, tmp_path / "cache") == first
+        for path in spare_entries(tmp_path / "cache"):
+            other = b"of a later pyarrow" * 5
+            path.unlink()
+            path.with_name(f"{path.name[:40]}-{len(other)}-{crc32c(other):08x}-spare").write_bytes(
+                other
+            )
+        assert len(spare_entries(tmp_path / "cache")) > 0
+        assert read_rows(stub, tmp_path / "cache") == first
+
+
+def spare_entries(cache: Path) -> list[Path]:
+    return [path for path in entries(cache) if path.name.endswith("-spare")]
+
+
+@pytest.mark.parametrize("bounds", [(1 << 30, 1, 1 << 30), (1, 1 << 30, 1 << 30), (1, 1, 1000)])
+def test_what_decodes_to_little_or_to_very_much_is_not_kept(tmp_path, monkeypatch, bounds):
+    for name, num_bytes in zip(
+        ["_LEAST_STORED_BYTES", "_LEAST_BYTES", "_MOST_BYTES"], bounds, strict=True
+    ):
+        monkeypatch.setattr(split_content, name, num_bytes)
+    lines = b"".join(b'{"id": %d}\n' % number for number in range(500))
+    with StubS3({"data/x/a.jsonl.gz": gzip.compress(lines)}) as stub:
+        for _ in range(2):
+            assert sorted(read_epoch(stub, tmp_path / "cache")) == list(range(500))
+        assert spare_entries(tmp_path / "cache") == []

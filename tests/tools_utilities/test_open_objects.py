@@ -162,3 +162,20 @@ def test_the_cache_is_asked_once_for_what_is_open_and_its_last_use_is_its_end(
         assert path.stat().st_mtime_ns == mtime  # what has been checked is known by it
         manager.open_shard(info).close()
         assert len(asked) == 2
+
+
+def test_a_folder_that_is_out_of_reach_by_now_ends_nothing(cache, tmp_path, monkeypatch):
+    entry = entry_id(STORE, HERE)
+    assert entry is not None
+
+    def read_only(*_arguments: object, **_options: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("os.utime", read_only)
+    file = cache.open(entry)
+    assert file is not None
+    shard, _ = OpenObjects(Sidecars(lambda _info: (cache, entry))).add(HERE, file)
+    (tmp_path / "file").touch()
+    shard.path = tmp_path / "file" / "x"  # no folder any more
+    assert shard.open_sidecar("n") is None
+    shard.close()
