@@ -101,6 +101,11 @@ class CachedFile:
         self._mapped = mmap.mmap(file.fd, size_bytes, prot=mmap.PROT_READ) if size_bytes else None
         self.view = memoryview(b"" if self._mapped is None else self._mapped)
 
+    @property
+    def fd(self) -> int:
+        """The open file's number; -1: it is closed."""
+        return -1 if self._file is None else self._file.fd
+
     def forget(self, start: int, end: int) -> None:
         """Take bytes [start, end) out of this process's memory until they are read again."""
         if self._mapped is not None:

@@ -31,6 +31,14 @@ def check_open_files(error: OSError) -> None:
     ) from error
 
 
+def are_scarce(fd: int) -> bool:
+    """Tell, by the number of a file just opened (the lowest free), whether half of what may be open is."""
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft != resource.RLIM_INFINITY and fd >= soft // 2
+
+
 def raise_open_file_limit() -> None:
     """Raise the soft limit to the hard one; where the system has no such limit, nothing happens.
 

@@ -18,6 +18,7 @@ from tools_utilities.cache_publisher import CachePublisher
 from tools_utilities.cached_file import CachedFile
 from tools_utilities.disk_cache import DiskCache
 from tools_utilities.object_store import ObjectInfo
+from tools_utilities.open_files import are_scarce
 from tools_utilities.spare_entry import SpareContent, keep_spare
 
 _LOGGER = logging.getLogger(__name__)
@@ -87,8 +88,15 @@ class Sidecars:
         return again or (fetched_ns is not None and fetched_ns < self._began_ns)
 
     def open(self, info: ObjectInfo, name: str) -> CachedFile | None:
-        """Return a large sidecar of an object, leased; None: do without it."""
-        return _find(self._place(info, name))
+        """Return a large sidecar of an object, leased; None: do without it.
+
+        Each that is open takes two open files, so a low limit is left to what cannot be done without.
+        """
+        found = _find(self._place(info, name))
+        if found is not None and are_scarce(found.fd):
+            found.close()
+            return None
+        return found
 
     def offer(
         self,

@@ -1,5 +1,6 @@
 """What is made of an object once: kept in memory and in the cache, never needed, never in the way."""
 
+import resource
 import time
 from collections.abc import Callable, Iterator
 from threading import Event, Thread
@@ -383,3 +384,15 @@ def test_a_thread_that_cannot_be_had_costs_only_the_keeping(tmp_path, monkeypatc
     offer(sidecars, "a", 1000)
     sidecars.settle()
     assert len(entries(tmp_path)) == 1
+
+
+def test_a_low_limit_on_open_files_is_left_to_others(tmp_path, monkeypatch):
+    sidecars = beside(DiskCache(tmp_path, MB))
+    offer(sidecars, "a", 1000)
+    sidecars.settle()
+    for limit, is_found in ((6, False), (100_000, True), (resource.RLIM_INFINITY, True)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _kind, limit=limit: (limit, limit))
+        found = sidecars.open(info_of("a"), "n")
+        assert (found is not None) is is_found
+        if found is not None:
+            found.close()
