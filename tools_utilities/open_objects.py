@@ -85,10 +85,8 @@ class SharedShard:
         """Return what was kept before under a name, leased; None: it is not there, or not worth a look."""
         try:
             fetched_ns = None if self.path is None else self.path.stat().st_mtime_ns
-        except OSError:
-            fetched_ns = (
-                None  # it had another name before it was durable, or is out of reach by now
-            )
+        except OSError:  # it had another name before it was durable, or is out of reach by now
+            fetched_ns = None
         if not self._sidecars.is_read_again(self.info, name, fetched_ns=fetched_ns):
             return None
         self._read_again.add(name)
