@@ -14,7 +14,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not gpu and not network and not nightly"
 
 nightly: $(STAMP)
-	$(BIN)/python -m pytest -m "nightly and not gpu and not network" --timeout=7200
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "nightly and not gpu and not network" --timeout=7200
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
