@@ -14,8 +14,9 @@ from tools_utilities.checksum import file_crc32c
 from tools_utilities.file_locks import HeldFile
 
 _CHECKED_KEPT = 16_384
-_FAULT_BYTES, _TOUCHED_BYTES = 64 << 10, 16 << 20
-"""One touch of a mapped file makes the kernel map about as much as the first around it."""
+FAULT_BYTES = 64 << 10
+"""One touch of a mapped file makes the kernel map about this much around it."""
+_TOUCHED_BYTES = 16 << 20
 _MADV_POPULATE_READ = 22
 """Of Linux; the module `mmap` does not name it yet."""
 
@@ -130,6 +131,23 @@ class CachedFile:
             file.close()
 
 
+class TouchedBytes:
+    """Counts what is read here and there of a mapping, whose pages count as this process's memory."""
+
+    def __init__(self) -> None:
+        self._num_bytes = 0
+
+    def pass_budget(
+        self, num_places: int, num_bytes: int, *, budget_bytes: int = _TOUCHED_BYTES
+    ) -> bool:
+        """Count bytes read in so many places, and say whether the pages are to be let go now."""
+        self._num_bytes += num_bytes + num_places * FAULT_BYTES
+        if self._num_bytes < budget_bytes:
+            return False
+        self._num_bytes = 0
+        return True
+
+
 class ReadPages:
     """An entry that is read here and there: past a budget the pages that were mapped are let go.
 
@@ -139,13 +157,11 @@ class ReadPages:
     def __init__(self, file: CachedFile) -> None:
         self.view = file.view
         self._file = file
-        self._touched_bytes = 0
+        self._touched = TouchedBytes()
 
     def touched(self, num_places: int, num_bytes: int) -> None:
         """Count what was just read; each of `num_places` maps pages around it."""
-        self._touched_bytes += num_bytes + num_places * _FAULT_BYTES
-        if self._touched_bytes >= _TOUCHED_BYTES:
-            self._touched_bytes = 0
+        if self._touched.pass_budget(num_places, num_bytes):
             self._file.forget(0, len(self.view))
 
     def close(self) -> None:

@@ -227,7 +227,8 @@ class DiskCache:
     ) -> Reservation | None:
         """Set room aside for an object, evicting what may go; None: there is none to be had.
 
-        Without `evict`, for what can be made again: only room that is free. What is read `ahead` never evicts what is needed before it, nor anything what is needed next.
+        Without `evict`, for what can be made again: only room that is free. What is read `ahead`
+        never evicts what is needed before it, nor anything what is needed next.
         """
         if entry.size_bytes + self._order.announced_bytes >= self.budget_bytes:
             return None

@@ -10,13 +10,11 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import IO, Self
 
-from tools_utilities.cached_file import forget_range
+from tools_utilities.cached_file import TouchedBytes, forget_range
 from tools_utilities.errors import StoreError
 
 SPILL_BYTES = 8 << 20
 """What one decoded object may hold in memory before it goes to a temporary file."""
-
-FAULT_BYTES = 64 << 10  # one touch of a mapped file makes the kernel map about this much around it
 
 
 class Spill:
@@ -27,7 +25,7 @@ class Spill:
         self._pieces: list[bytes | memoryview] = []
         self._file: IO[bytes] | None = None
         self._map: mmap.mmap | None = None
-        self._touched_bytes = 0
+        self._touched = TouchedBytes()
         self.size_bytes = 0
 
     def write(self, piece: bytes | memoryview) -> int:
@@ -87,11 +85,8 @@ class Spill:
         """
         if self._map is None:
             return
-        self._touched_bytes += num_bytes + num_places * FAULT_BYTES
-        if self._touched_bytes >= budget_bytes:
-            self._touched_bytes = 0
-            if hasattr(mmap, "MADV_DONTNEED"):
-                self._map.madvise(mmap.MADV_DONTNEED)
+        if self._touched.pass_budget(num_places, num_bytes, budget_bytes=budget_bytes):
+            forget_range(self._map, 0, len(self._map))
 
     def close(self) -> None:
         """Let go; views still held keep their pages. Safe to call twice."""

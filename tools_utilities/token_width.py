@@ -129,9 +129,8 @@ def _said_by(store: ObjectStore, key: str) -> str | None:
         found: Any = decode_json(patiently(partial(read_object, store, key))[0])
     except (ObjectNotFoundError, DataNotFoundError):
         return None
-    except (
-        AccessError
-    ) as error:  # some stores say so of what is not there; one file may be all one may read
+    except AccessError as error:
+        # Some stores say so of what is not there; and one file may be all that one may read.
         _LOGGER.warning("whether it says how wide token files are is not known: %s", error)
         return None
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):

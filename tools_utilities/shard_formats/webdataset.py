@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from tools_utilities.cached_file import FAULT_BYTES
 from tools_utilities.errors import RecordError, UsageError
 from tools_utilities.line_index import whole_object
 from tools_utilities.object_store import ObjectInfo
@@ -24,8 +25,6 @@ from tools_utilities.tar_members import BLOCK_BYTES, Member, TarError, members, 
 
 KEY_FIELD = "__key__"
 PICKLED = frozenset({"pickle", "pkl", "pyd"})
-_FAULT_BYTES = 64 << 10
-"""What the system maps around one look at a file."""
 _NAME = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
 
 
@@ -155,7 +154,7 @@ class TarSplit:
         ] = {}  # key → its newest sample and that one's fields
         last_key = ""
         for member in members(self._view):
-            self._content.passed(_FAULT_BYTES)
+            self._content.passed(FAULT_BYTES)
             named = split_name(member.name) if member.is_file else None
             if named is None:
                 self._skip(member)
