@@ -209,9 +209,8 @@ class LocalStore:
             file = self.local_path(key).open("rb")
         except OSError as error:
             raise self._error(error, key, "get") from error
-        with (
-            ExitStack() as unless_whole
-        ):  # whatever ends this early, Ctrl-C too: the file is closed
+        with ExitStack() as unless_whole:
+            # Whatever ends this early, Ctrl-C too: the file is closed.
             unless_whole.callback(file.close)
             try:
                 info = _info(key, os.fstat(file.fileno()))
