@@ -2,6 +2,7 @@
 
 import io
 import random
+import threading
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from tests.shard_reading import in_memory, one_split, open_splits, plan, read_all, written
 from tools_utilities.compression import compressed_writer
 from tools_utilities.errors import RecordError
-from tools_utilities.shard_bytes import FileShardBytes
+from tools_utilities.shard_bytes import FileShardBytes, MemoryShardBytes
 from tools_utilities.shard_format import (
     COMPRESSIONS,
     ReadOptions,
@@ -115,6 +116,22 @@ def test_a_file_reads_as_memory_does(name: str, tmp_path: Path) -> None:
     assert plain(read) == plain(samples)
     shard.close()
     assert plain(read) == plain(samples)  # samples do not hang on the mapping
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_bytes_are_read_on_the_thread_that_asks_for_samples(name: str) -> None:
+    """A library's own thread, still holding our file when the process ends, aborts it."""
+    threads = set()
+
+    class Watched(MemoryShardBytes):
+        def read(self, start: int, end: int) -> memoryview:
+            threads.add(threading.get_ident())
+            return super().read(start, end)
+
+    samples = samples_of(name, 40)
+    shard = Watched(key_of(name), written(name, samples))
+    assert plain(read_all(name, shard, target_bytes=300, options=OPTIONS)) == plain(samples)
+    assert threads == {threading.get_ident()}
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 
 from tests.shard_mutations import assert_damage_is_an_error
 from tests.shard_reading import in_memory, one_split, open_splits, plan, read_all, written
+from tools_utilities.arrow_messages import MessageError, file_messages, messages_as_stream
 from tools_utilities.errors import RecordError, UsageError
-from tools_utilities.shard_bytes import FileShardBytes
+from tools_utilities.shard_bytes import FileShardBytes, MemoryShardBytes
 from tools_utilities.shard_format import ReadOptions, format_of
+from tools_utilities.shard_formats.arrow_ipc import SHARD_FORMAT
 from tools_utilities.token_rows import token_rows
 
 KEY = "d/x.arrow"
@@ -47,7 +50,9 @@ def test_the_suffixes_are_known() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("options", [{}, {"compression": "zstd"}, {"compression": "lz4"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"compression": "zstd"}, {"compression": "lz4"}, {"use_legacy_format": True}]
+)
 @pytest.mark.parametrize("place", ["mapped", "memory"])
 def test_files_and_streams_are_read(
     form: str, options: dict[str, Any], place: str, tmp_path: Path
@@ -216,3 +221,89 @@ def test_damaged_offsets_of_a_mapped_file_are_an_error(form: str, tmp_path: Path
         opened.read([1])
     with pytest.raises(RecordError, match="batch 1 is damaged"):
         token_rows(one_split("arrow", FileShardBytes(path)))
+
+
+def dictionary_file(**options: Any) -> bytes:
+    """Return a file whose dictionary grows from batch to batch."""
+    kind = pa.dictionary(pa.int32(), pa.string())
+    batches = [
+        pa.RecordBatch.from_arrays(
+            [pa.DictionaryArray.from_arrays(range(count), [f"v{i}" for i in range(count)])],
+            ["word"],
+        )
+        for count in (2, 5, 9)
+    ]
+    sink = pa.BufferOutputStream()
+    wanted = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True, **options)
+    with pa.ipc.new_file(sink, pa.schema([("word", kind)]), options=wanted) as writer:
+        for batch in batches:
+            writer.write_batch(batch.cast(pa.schema([("word", kind)])))
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_growing_dictionaries_are_read_from_any_batch_on(compression: str | None) -> None:
+    shard = in_memory(KEY, dictionary_file(compression=compression))
+    found = [opened.read(range(opened.num_samples)) for opened in open_splits("arrow", shard, target_bytes=1)]  # fmt: skip
+    assert found == [[{"word": f"v{i}"} for i in range(count)] for count in (2, 5, 9)]
+
+
+def test_a_split_looks_at_its_own_batches_alone() -> None:
+    data = as_file(pa.table({"n": range(100_000)}), rows=10_000)
+    splits = plan("arrow", in_memory(KEY, data), target_bytes=1)
+    read = 0
+
+    class Counted(MemoryShardBytes):
+        def read(self, start: int, end: int) -> memoryview:
+            nonlocal read
+            view = super().read(start, end)
+            read += len(view)
+            return view
+
+    opened = SHARD_FORMAT.open_split(Counted(KEY, data), splits[7], ReadOptions())
+    assert opened.read([0, 9_999]) == [{"n": 70_000}, {"n": 79_999}]
+    assert read < len(data) // 5
+
+
+@pytest.mark.parametrize("places", [[3], [-8], [1 << 40]])
+def test_a_place_without_a_message_is_an_error(places: list[int]) -> None:
+    data = as_file(TABLE)
+    with pytest.raises(MessageError, match=r"no message at byte|outside of its message"):
+        messages_as_stream(lambda start, end: data[start:end], len(data), places)
+
+
+def test_messages_named_again_and_again_are_an_error() -> None:
+    data = as_file(TABLE)
+
+    def read(start: int, end: int) -> bytes:
+        return data[start:end]
+
+    _, batches = file_messages(read, len(data))
+    with pytest.raises(MessageError, match="more than the whole file"):
+        messages_as_stream(read, len(data), batches * 5)
+
+
+@pytest.mark.parametrize("cut", [1, 9, 10, 11, 60])
+def test_a_cut_file_is_an_error(cut: int) -> None:
+    data = as_file(TABLE)
+    with pytest.raises(RecordError, match=re.escape(KEY)):
+        read_all("arrow", in_memory(KEY, data[:-cut]))
+
+
+def test_a_batch_that_is_no_batch_is_missed() -> None:
+    """A footer that names a dictionary as a batch: pyarrow's stream passes over it."""
+    data = dictionary_file()
+    shard = in_memory(KEY, data)
+    dictionaries, batches = file_messages(shard.read, len(data))
+    at = data.rindex(batches[0].to_bytes(8, "little"))
+    wrong = data[:at] + dictionaries[-1].to_bytes(8, "little") + data[at + 8 :]
+    with pytest.raises(RecordError, match="2 record batches where its end names 3"):
+        read_all("arrow", in_memory(KEY, wrong))
+
+
+def test_columns_that_change_between_a_files_ends_are_an_error() -> None:
+    data = bytearray(as_file(pa.table({"abcdefgh": [1, 2]})))
+    at = data.index(b"abcdefgh")
+    data[at : at + 8] = b"hgfedcba"
+    with pytest.raises(RecordError, match="its beginning and its end name other columns"):
+        read_all("arrow", in_memory(KEY, bytes(data)))

@@ -11,18 +11,22 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tools_utilities.arrow_claims import refuse_bombs
-from tools_utilities.arrow_files import (
-    RangeFile,
-    as_record_error,
-    chosen_columns,
-    described,
+from tools_utilities.arrow_files import as_record_error, chosen_columns, described
+from tools_utilities.arrow_messages import (
+    Read,
+    file_messages,
+    file_tail,
+    messages_as_stream,
+    num_rows_at,
+    stream_messages,
 )
+from tools_utilities.arrow_plain import has_dictionary, plain_batches, plain_schema
 from tools_utilities.arrow_rows import ArrowRows
 from tools_utilities.arrow_tables import write_tables
 from tools_utilities.errors import RecordError, UsageError
 from tools_utilities.line_index import whole_object
 from tools_utilities.object_store import ObjectInfo
-from tools_utilities.parquet_pages import bomb, check_rows, is_bomb, no_bomb
+from tools_utilities.parquet_pages import check_rows, no_bomb
 from tools_utilities.shard_format import (
     Columns,
     ReadOptions,
@@ -42,8 +46,6 @@ _FEATHER_1_MAGIC = b"FEA1"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _OLD_END_OF_STREAM = b"\0\0\0\0"
 _CONTINUATION = b"\xff\xff\xff\xff"
-_PLAIN_BYTES = 8 << 20
-"""Of what dictionaries stand for, made at once."""
 
 
 class ArrowIpc:
@@ -83,7 +85,7 @@ class ArrowIpc:
         if not info.size_bytes or not _is_file(info.key, read):
             return [whole_object(info)], None
         with as_record_error(info.key, _WHAT):
-            reader = _open_file(RangeFile(read, info.size_bytes))
+            reader = _footer(read, info.size_bytes)
             num_batches = reader.num_record_batches
             columns = described(reader.schema, options)
         pieces = max(1, min(num_batches, round(info.size_bytes / max(1, target_bytes))))
@@ -132,11 +134,11 @@ class ArrowIpcSplit(ParquetSplit):
         self.columns: Columns | None = None
         """Of a stream, which does not say them before it is opened."""
         self._sound: set[int] | None = None  # batches that were checked; None: all were
-        self._file: Any = None
-        self._start = 0
+        self._read_range: Read | None = None  # of a file
+        self._start = self._size_bytes = 0
         size = shard.info.size_bytes
         if size:
-            self._start = split.start
+            self._start, self._size_bytes = split.start, size
             with as_record_error(split.key, _WHAT):
                 self.rows = self._load(shard, split, options)
         self.num_samples = self.rows.num_rows
@@ -163,14 +165,15 @@ class ArrowIpcSplit(ParquetSplit):
 
     def bad_row(self, index: int, reason: str, **detail: Any) -> RecordError:
         """Return the error of one row; rows count from 1 in the file."""
-        if self._file is not None:
-            before = range(self._start)
-            self.first_row = sum(self._file.get_batch(i).num_rows for i in before)
+        if self._read_range is not None:
+            _, places = file_messages(self._read_range, self._size_bytes)
+            before = places[: self._start]
+            self.first_row = sum(num_rows_at(self._read_range, place) for place in before)
         return super().bad_row(index, reason, **detail)
 
     def close(self) -> None:
         """Let go of the batches."""
-        self._file = None
+        self._read_range = None
         super().close()
 
     def _load(self, shard: ShardBytes, split: Split, options: ReadOptions) -> ArrowRows:
@@ -178,17 +181,15 @@ class ArrowIpcSplit(ParquetSplit):
 
         size = shard.info.size_bytes
         is_file = _is_file(split.key, shard.read)
-        refuse_bombs(split.key, shard.read, size, is_file=is_file)
-        if is_file:
-            whole = pa.py_buffer(shard.read(0, size)) if shard.path is not None else None
-            source: Any = whole or RangeFile(shard.read, size)
-            self._file = _open_file(source)
-            if split.end > self._file.num_record_batches:
-                raise self._cut(size)
-            schema = self._file.schema
-            found: Iterator[Any] = map(self._file.get_batch, range(split.start, split.end))
-        else:
+        whole = None
+        if shard.path is not None or not is_file:
             whole = pa.py_buffer(shard.read(0, size))
+        found: Iterator[Any]
+        if is_file:
+            read = shard.read if whole is None else _reads(shard.read(0, size))
+            schema, found = self._of_file(read, size, split, whole)
+        else:
+            refuse_bombs(split.key, shard.read, stream_messages(shard.read, size))
             reader = _open_stream(whole)
             self._check_end(shard)
             schema, found = reader.schema, iter(reader)
@@ -203,11 +204,33 @@ class ArrowIpcSplit(ParquetSplit):
             if whole is None or not _lies_in(whole, batch):
                 # One at a time from here on: decoded, they are larger than what is stored.
                 found = chain(lying, [batch], found)
-                plain = chain.from_iterable(_plain_batches(split.key, each, size) for each in found)
-                return ArrowRows(_plain_schema(schema), no_bomb(split.key, plain, size))
+                plain = chain.from_iterable(plain_batches(split.key, each, size) for each in found)
+                return ArrowRows(plain_schema(schema), no_bomb(split.key, plain, size))
             lying.append(batch)
         self._sound = set()
         return ArrowRows(schema, lying, in_place=True)
+
+    def _of_file(
+        self, read: Read, size: int, split: Split, whole: Any
+    ) -> tuple["pa.Schema", Iterator[Any]]:
+        """Return the schema and the batches of `split`; `whole`: the file, where it is mapped.
+
+        Raises:
+            ValueError: the messages are not what the footer says.
+        """
+        self._read_range = read
+        dictionaries, batches = file_messages(read, size)
+        chosen = batches[split.start : split.end]
+        if len(chosen) < split.end - split.start:
+            raise self._cut(size)
+        refuse_bombs(split.key, read, (*dictionaries, *chosen))
+        if whole is not None:
+            file = _open_file(whole)
+            return file.schema, map(file.get_batch, range(split.start, split.end))
+        reader = _open_stream(messages_as_stream(read, size, (*dictionaries, *chosen)))
+        if not reader.schema.equals(_footer(read, size).schema):
+            raise ValueError("its beginning and its end name other columns")
+        return reader.schema, _exactly(len(chosen), reader)
 
     def _check_end(self, shard: ShardBytes) -> None:
         """Refuse a stream without its end mark: it may lack any number of batches."""
@@ -253,16 +276,36 @@ def _is_file(key: str, read: Callable[[int, int], bytes | memoryview]) -> bool:
     return head == _FILE_MAGIC
 
 
-def _open_file(source: Any) -> Any:
+def _open_file(source: Any, footer_offset: int | None = None) -> Any:
     import pyarrow as pa
 
-    return pa.ipc.open_file(source)
+    return pa.ipc.open_file(source, footer_offset=footer_offset)
+
+
+def _footer(read: Read, size_bytes: int) -> Any:
+    """Return a file's reader that knows its schema and how many batches there are, but has none."""
+    tail = file_tail(read, size_bytes)
+    return _open_file(tail, footer_offset=len(tail))
 
 
 def _open_stream(source: Any) -> Any:
     import pyarrow as pa
 
     return pa.ipc.open_stream(source)
+
+
+def _exactly(num_batches: int, reader: Iterable[Any]) -> Iterator[Any]:
+    """Yield the batches of a reader; fewer than its messages are an error."""
+    found = 0
+    for batch in reader:
+        found += 1
+        yield batch
+    if found != num_batches:
+        raise ValueError(f"{found} record batches where its end names {num_batches}")
+
+
+def _reads(view: memoryview) -> Read:
+    return lambda start, end: view[start:end]
 
 
 def _counted(
@@ -280,95 +323,10 @@ def _counted(
 def _lies_in(whole: "pa.Buffer", batch: "pa.RecordBatch") -> bool:
     """Tell whether all that a batch holds lies in `whole`: it is not compressed and has no dictionaries."""
     low, high = whole.address, whole.address + whole.size
-    if any(map(_has_dictionary, batch.schema.types)):
+    if any(map(has_dictionary, batch.schema.types)):
         return False
     buffers = [buffer for column in batch.columns for buffer in column.buffers()]
     return all(buffer is None or low <= buffer.address <= high - buffer.size for buffer in buffers)
-
-
-def _has_dictionary(kind: Any) -> bool:
-    import pyarrow as pa
-
-    inside = [kind.field(i).type for i in range(kind.num_fields)]
-    return pa.types.is_dictionary(kind) or any(map(_has_dictionary, inside))
-
-
-def _plain_batches(
-    key: str, batch: "pa.RecordBatch", size_bytes: int
-) -> Iterator["pa.RecordBatch"]:
-    """Yield a batch that may be joined with others: checked, dictionaries replaced by their values.
-
-    What dictionaries stand for may be any number of times what they hold, so it is counted first, and
-    done in pieces.
-
-    Raises:
-        RecordError: it is more than so many stored bytes can be; `reason` is bomb.
-    """
-    import pyarrow as pa
-
-    batch.validate(full=True)
-    schema = _plain_schema(batch.schema)
-    if schema.equals(batch.schema):
-        yield batch
-        return
-    longest = sum(_longest_value(column) for column in batch.columns)
-    if is_bomb(batch.num_rows * longest, size_bytes):
-        _count_values(key, batch, size_bytes)
-    rows = max(1, _PLAIN_BYTES // max(1, longest))
-    for start in range(0, batch.num_rows, rows):
-        piece = batch.slice(start, rows)
-        columns = [
-            column.cast(field.type) for column, field in zip(piece.columns, schema, strict=True)
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _value_sizes(column: Any) -> Any:
-    """Return the bytes of each value of a dictionary column; None: it is none."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if not pa.types.is_dictionary(column.type):
-        return None
-    values, kind = column.dictionary, column.type.value_type
-    if pa.types.is_binary(kind) or pa.types.is_string(kind):
-        return pc.binary_length(values)
-    if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
-        return pc.binary_length(values)
-    # Of all else the whole is the most that one of them can be.
-    return pa.array([values.nbytes] * len(values), pa.int64())
-
-
-def _longest_value(column: Any) -> int:
-    import pyarrow.compute as pc
-
-    sizes = _value_sizes(column)
-    return 0 if sizes is None else int(pc.max(sizes).as_py() or 0)
-
-
-def _count_values(key: str, batch: "pa.RecordBatch", size_bytes: int) -> None:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    total = 0
-    columns: list[Any] = list(batch.columns)
-    for column in columns:
-        sizes = _value_sizes(column)
-        if sizes is not None:
-            total += int(pc.sum(sizes.cast(pa.int64()).take(column.indices)).as_py() or 0)
-    if is_bomb(total, size_bytes):
-        raise bomb(key, f"{total:,} bytes", size_bytes)
-
-
-def _plain_schema(schema: "pa.Schema") -> "pa.Schema":
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
-            for field in schema
-        ]
-    )
 
 
 SHARD_FORMAT: ShardFormat = ArrowIpc()
