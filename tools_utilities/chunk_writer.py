@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Protocol
 
 import msgspec
 
+from tools_utilities.background import BACKGROUND
 from tools_utilities.checksum import crc32c, encode_crc32c
 from tools_utilities.compression import CompressedWriter, compressed_writer
 from tools_utilities.json_records import ExactJson, decode_objects, encode_line
@@ -243,7 +244,8 @@ class FormatChunkWriter:
         """Wait for the next batch, without holding up the others meanwhile."""
         self._slots.release()
         try:
-            return self._batches.get()
+            with BACKGROUND.away():
+                return self._batches.get()
         finally:
             self._slots.acquire()
 
@@ -255,7 +257,7 @@ class FormatChunkWriter:
 
     def _run(self) -> None:
         num_samples = 0
-        with self._slots:
+        with self._slots, BACKGROUND.piece():
             try:
                 num_samples = self._write()
             except BaseException as error:  # noqa: BLE001 - handed to the thread that adds

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import msgspec
 
+from tools_utilities.background import BACKGROUND
 from tools_utilities.checksum import Buffer, crc32c
 from tools_utilities.errors import ObjectReplacedError, QuarkError, StoreError
 from tools_utilities.object_store import ObjectInfo, ObjectStore
@@ -178,7 +179,8 @@ class FetchAttempt:
     def _receive(self, sink: Sink) -> None:
         error: BaseException | None = None
         try:
-            self._copy(sink)
+            with BACKGROUND.piece():
+                self._copy(sink)
         except (QuarkError, SinkError) as failure:
             error = failure
         except OSError as failure:
@@ -203,6 +205,7 @@ class FetchAttempt:
             self._check_version(body.info)
             self._progress.stored_crc32c = body.info.crc32c
             for piece in body:
+                BACKGROUND.check()
                 if not self._keep(sink, piece):
                     return
         finally:

@@ -10,6 +10,7 @@ from threading import Event, Lock, Thread
 
 import msgspec
 
+from tools_utilities.background import BACKGROUND
 from tools_utilities.errors import QuarkError
 from tools_utilities.object_store import ObjectInfo
 
@@ -125,7 +126,12 @@ class ReadAhead:
             yield item
 
     def _work(self) -> None:
+        with BACKGROUND.piece():
+            self._fetch_all()
+
+    def _fetch_all(self) -> None:
         while True:
+            BACKGROUND.check()
             with self._lock:
                 item = next(iter(self._startable()), None)
                 if item is None:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Self, TypeVar
 
+from tools_utilities.background import BACKGROUND
 from tools_utilities.claim_record import ClaimRecord
 from tools_utilities.errors import (
     ClaimError,
@@ -145,7 +146,8 @@ class ShardHold:
                 if self._ended.is_set() or self._lease.phase is not Phase.HOLD:
                     return
                 try:
-                    self._lease.renew()
+                    with BACKGROUND.piece():
+                        self._lease.renew()
                 except QuarkError as error:
                     # `check` stops the work when the lease is in danger.
                     logger.warning("%s: could not renew the claim: %s", self._lease.key, error)

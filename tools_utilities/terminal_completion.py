@@ -14,6 +14,7 @@ import msgspec
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
+from tools_utilities.background import BACKGROUND
 from tools_utilities.errors import QuarkError
 from tools_utilities.run_words import run_in_sentence
 from tools_utilities.terminal_text import shown
@@ -61,7 +62,8 @@ class StoreFolders:
 
     def _fetch(self, uri: str) -> None:
         try:
-            found = tuple(self._list(uri))
+            with BACKGROUND.piece():
+                found = tuple(self._list(uri))
         except QuarkError:
             found = ()  # the command itself will say what is wrong with the store
         with self._lock:

@@ -20,6 +20,7 @@ from prompt_toolkit.layout import FormattedTextControl, HSplit, Layout, Window
 from prompt_toolkit.output import Output
 from prompt_toolkit.output.vt100 import Vt100_Output
 
+from tools_utilities.background import BACKGROUND
 from tools_utilities.errors import UsageError
 from tools_utilities.terminal_picker import FACTS, SORTS, Choice, order_of, parse_picks
 from tools_utilities.terminal_text import caseless, fold, pad, shown, width_of
@@ -314,14 +315,10 @@ def run_menu(menu: Menu, keys: Input, output: Output, fit: Callable[[str], str])
         show_cursor=False,
     )
     below = FormattedTextControl(lambda: text_of(footer()), show_cursor=False)
-    layout = HSplit(
-        [
-            Window(above, always_hide_cursor=True, dont_extend_height=True),
-            Window(below, height=lambda: len(footer()), dont_extend_height=True),
-        ]
-    )
+    upper = Window(above, always_hide_cursor=True, dont_extend_height=True)
+    lower = Window(below, height=lambda: len(footer()), dont_extend_height=True)
     app: Application[list[int]] = Application(
-        layout=Layout(layout),
+        layout=Layout(HSplit([upper, lower])),
         key_bindings=_bindings(menu),
         input=keys,
         output=output,
@@ -330,7 +327,8 @@ def run_menu(menu: Menu, keys: Input, output: Output, fit: Callable[[str], str])
     fetch_now = menu.fetch
 
     def fetch(index: int) -> None:
-        fetch_now(index)
+        with BACKGROUND.piece():
+            fetch_now(index)
         with contextlib.suppress(RuntimeError):  # the menu has ended meanwhile, and its loop
             app.invalidate()
 

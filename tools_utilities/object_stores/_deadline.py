@@ -7,6 +7,8 @@ from collections.abc import Callable
 from threading import Event, Thread
 from typing import Generic, TypeVar
 
+from tools_utilities.background import BACKGROUND
+
 _Result = TypeVar("_Result")
 
 
@@ -21,7 +23,8 @@ class _Asked(Generic[_Result]):
 
     def run(self) -> None:
         try:
-            self._result.append(self._ask())
+            with BACKGROUND.piece():
+                self._result.append(self._ask())
         except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
             self._error = error
         finally:

@@ -13,6 +13,7 @@ from typing import Any
 
 from brain.ml.dataset_shards.laid_window import LaidWindow
 from brain.ml.dataset_shards.split_source import OpenedSplit
+from tools_utilities.background import BACKGROUND
 from tools_utilities.errors import QuarkError
 
 _Job = tuple[Callable[[], Any], Future[Any]] | None
@@ -109,7 +110,8 @@ class OpenAhead:
 
     def _lay_out(self, futures: Sequence[Future[OpenedSplit]], lay: LayOut) -> LaidWindow | None:
         try:
-            opened = [future.result() for future in futures]
+            with BACKGROUND.away():
+                opened = [future.result() for future in futures]
         except (CancelledError, QuarkError):
             return None  # whoever takes the split opens it, or is told
         with self._laying:
@@ -117,9 +119,15 @@ class OpenAhead:
 
 
 def _work(jobs: SimpleQueue[_Job]) -> None:
-    while (job := jobs.get()) is not None:
-        _do(*job)
-        del job  # or what it opened or laid out stays in memory until there is another one
+    with BACKGROUND.piece():
+        while (job := _next(jobs)) is not None:
+            _do(*job)
+            del job  # or what it opened or laid out stays in memory until there is another one
+
+
+def _next(jobs: SimpleQueue[_Job]) -> _Job:
+    with BACKGROUND.away():
+        return jobs.get()
 
 
 def _do(run: Callable[[], Any], future: Future[Any]) -> None:

@@ -1,7 +1,7 @@
 """One `iter()` of a stream in one reader: delivers samples or batches, and always knows where it stands."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from brain.ml.dataset_shards.share import Share
 from brain.ml.dataset_shards.stream_index import StreamIndex
 from brain.ml.dataset_shards.turn import Turn, TurnClock
 from brain.ml.dataset_shards.window_reader import Unreadable
+from tools_utilities.background import BACKGROUND
 from tools_utilities.errors import DataError, RecordError
 
 
@@ -181,7 +182,7 @@ class Iteration:
             )
 
     def _blocks(self) -> Iterator[Block]:
-        yield from self._read()
+        yield from BACKGROUND.closed_at_exit(self._read())
         if self._used_up():
             # A state saved after an epoch's last sample: this iteration is the next epoch.
             start = EpochStart(epoch=self._plan.start.epoch + 1)
@@ -189,7 +190,7 @@ class Iteration:
             self._plan = replace(self._plan, start=start)
             self._slot = 0
             self._reader = make_reader(self._plan, self._index.counts)
-            yield from self._read()
+            yield from BACKGROUND.closed_at_exit(self._read())
 
     def _used_up(self) -> bool:
         start, share, total = self._plan.start, self._plan.share, self._reader.total
@@ -201,7 +202,7 @@ class Iteration:
             samples = self._reader.most_samples
         return samples - samples % self._usable_batch == 0
 
-    def _read(self) -> Iterator[Block]:
+    def _read(self) -> Generator[Block]:
         reader, self._left_out = self._reader, 0
         self._told_until, self._told_open, self._told_bytes = time.perf_counter(), 0.0, 0.0
         unknown = int((self._index.counts < 0).sum())
