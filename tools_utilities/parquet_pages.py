@@ -41,7 +41,9 @@ _DETAILS = {0: 5, 2: 7, 3: 8}
 _CODECS = {"lz4": "lz4_raw"}
 _DEEPEST = 8
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 7, 8, 12
-_INTEGERS, _LISTS, _LONG_LIST = (4, 5, 6), (9, 10), 15
+_I16, _LISTS, _LONG_LIST = 4, (9, 10), 15
+_BITS = {_I16: 16, 5: 32, 6: 64}
+"""Of integers."""
 _WIDE = {_TRUE: 0, _FALSE: 0, _BYTE: 1, _DOUBLE: 8}
 """Bytes of values that are passed over; in a struct, truth is in the field's own head."""
 _LENGTH = Struct("<I")
@@ -156,6 +158,8 @@ class _Chunk:
             RecordError: it claims more than it can hold.
         """
         for page in self._pages:
+            if page.stored_bytes > len(self._view) - page.body:
+                raise self._cut(page)  # Arrow makes room for all of it before it reads
             if page.decoded_bytes > max(_PAGE_BYTES, MOST_RATIO * page.stored_bytes):
                 raise self._bomb(f"a page of {page.decoded_bytes:,} bytes")
         data = [page for page in self._pages if page.kind in _DATA_PAGES]
@@ -201,6 +205,15 @@ class _Chunk:
 
     def _bomb(self, claimed: str) -> RecordError:
         return bomb(self._key, claimed, self._stored)
+
+    def _cut(self, page: Page) -> RecordError:
+        return RecordError(
+            f"{self._key}: a page of {self._chunk.path_in_schema} claims {page.stored_bytes:,} bytes, "
+            f"of which {max(0, len(self._view) - page.body):,} are there",
+            hint="Check that the file is complete (a damaged one cannot be read at all).",
+            key=self._key,
+            reason="damaged",
+        )
 
     def _longest_entry(self) -> int:
         """Return the bytes of the longest text of the dictionary; of one that cannot be read all of its bytes."""
@@ -292,7 +305,7 @@ def _struct(view: memoryview, place: int, depth: int) -> tuple[dict[int, Any], i
         place += 1
         number, kind = number + (head >> 4), head & 15
         if not head >> 4:
-            number, place = _zigzag(view, place)
+            number, place = _zigzag(view, place, _BITS[_I16])
         fields[number], place = _value(view, place, kind, depth)
     return fields, place + 1
 
@@ -304,8 +317,8 @@ def _value(view: memoryview, place: int, kind: int, depth: int) -> tuple[Any, in
         return _struct(view, place, depth + 1)
     if kind in _LISTS:
         return None, _past_list(view, place, depth + 1)
-    if kind in _INTEGERS:
-        return _zigzag(view, place)
+    if kind in _BITS:
+        return _zigzag(view, place, _BITS[kind])
     if kind == _BINARY:
         size, place = _varint(view, place)
         return None, place + size
@@ -325,9 +338,12 @@ def _past_list(view: memoryview, place: int, depth: int) -> int:
     return place
 
 
-def _zigzag(view: memoryview, place: int) -> tuple[int, int]:
+def _zigzag(view: memoryview, place: int, bits: int) -> tuple[int, int]:
+    """Return a number as Thrift's C++ reader takes it: what is above its width is cut off."""
     number, place = _varint(view, place)
-    return (number >> 1) ^ -(number & 1), place
+    number &= (1 << max(32, bits)) - 1
+    half = 1 << bits - 1
+    return (((number >> 1) ^ -(number & 1)) + half) % (2 * half) - half, place
 
 
 def _varint(view: memoryview, place: int) -> tuple[int, int]:

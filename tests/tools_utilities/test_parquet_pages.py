@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.shard_reading import CASES, in_memory, read_all
-from tools_utilities.parquet_pages import _Chunk
+from tools_utilities.errors import RecordError
+from tools_utilities.parquet_pages import _Chunk, _zigzag
 
 LONG = "x" * 300_000
 
@@ -104,3 +105,39 @@ def test_what_arrow_dictionaries_stand_for_is_made_in_pieces(stream, compression
     found = read_all("arrow", in_memory("d/x.arrow", file.getvalue()))
     assert [sample["text"] for sample in found] == texts * 2
     assert [sample["number"] for sample in found] == [*range(601)] * 2
+
+
+@pytest.mark.parametrize(
+    ("varint", "bytes_claimed"),
+    [
+        ("feffffff0f", 2**31 - 1),
+        ("96ffffffff00", 2_147_483_595),  # 35 bits, of which Arrow takes 32
+        ("a08d06", 50_000),
+    ],
+)
+def test_a_page_that_would_end_behind_its_column_is_refused(varint, bytes_claimed):
+    """Arrow makes room for what a page claims before it reads: 2 GB for 1,647 bytes."""
+    file = bytearray(written(pa.table({"n": range(513)}), compression="gzip", use_dictionary=False))
+    start, place = 0, 6  # behind the magic and the kind of page
+    for _ in "decoded", "stored":
+        start = place + 1
+        place = start + next(i for i, byte in enumerate(file[start:]) if byte < 128) + 1
+    file[start:place] = bytes.fromhex(varint)
+    with pytest.raises(RecordError, match=rf"claims {bytes_claimed:,} bytes, of which [0-9,]+ are"):
+        read_all("parquet", in_memory("d/x.parquet", bytes(file)))
+
+
+@pytest.mark.parametrize(
+    ("varint", "bits", "number"),
+    [
+        ("02", 32, 1),
+        ("01", 32, -1),
+        ("96ffffffff00", 32, 2_147_483_595),
+        ("96ffffffff00", 64, 17_179_869_131),
+        ("82808080f07f", 32, 1),
+        ("828004", 16, -32_767),
+        ("ffffffffffffffffff01", 64, -(2**63)),
+    ],
+)
+def test_integers_are_cut_to_their_width_as_arrow_cuts_them(varint, bits, number):
+    assert _zigzag(memoryview(bytes.fromhex(varint)), 0, bits) == (number, len(varint) // 2)
