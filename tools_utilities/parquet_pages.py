@@ -281,16 +281,18 @@ def _pages(view: memoryview, num_values: int) -> Iterator[Page]:
 
 
 def _page_of(header: dict[int, Any], body: int) -> Page:
-    """Return what a header says, if each field is of the kind that it must be."""
-    kind = header[1]
-    about = header.get(_DETAILS.get(kind, 0), {}) if isinstance(kind, int) else None
-    if not isinstance(about, dict):
+    """Return what a header says; fields of another kind than theirs are passed over, as by Arrow."""
+    kind, decoded, stored = header[1], header[2], header[3]
+    if not all(isinstance(number, int) for number in (kind, decoded, stored)):
         raise _NoHeaderError
-    encoding = about.get(4 if kind == _DATA_PAGES[1] else 2, 0)
-    page = Page(kind, about.get(1, 0), encoding, header[3], header[2], body)
-    if not all(isinstance(number, int) for number in page):
-        raise _NoHeaderError
-    return page
+    about = header.get(_DETAILS.get(kind, 0))
+    details = {
+        number: value
+        for number, value in (about if isinstance(about, dict) else {}).items()
+        if isinstance(value, int)
+    }
+    encoding = details.get(4 if kind == _DATA_PAGES[1] else 2, 0)
+    return Page(kind, details.get(1, 0), encoding, stored, decoded, body)
 
 
 class _NoHeaderError(Exception):
