@@ -2,9 +2,8 @@
 
 Run lengths, dictionaries and compression let some hundred bytes stand for any number of values, and
 Arrow allocates what a header claims. `most_rows` walks the page headers of what is to be read, refuses
-what grows beyond all measure, and says how many rows of repeated text may be decoded at once. Headers
-are in Thrift's compact protocol (apache/thrift, doc/specs/thrift-compact-protocol.md), pages are those
-of apache/parquet-format.
+what grows beyond all measure, and says how many rows of repeated text may be decoded at once. Pages
+are those of apache/parquet-format.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tools_utilities.arrow_files import RangeFile
 from tools_utilities.errors import RecordError
+from tools_utilities.parquet_footer import ColumnChunk, column_chunks
+from tools_utilities.thrift_compact import ThriftError, struct
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,13 +40,6 @@ _PADDING = 100
 _DETAILS = {0: 5, 2: 7, 3: 8}
 """Kind of page → the field of its header that says more."""
 _CODECS = {"lz4": "lz4_raw"}
-_DEEPEST = 8
-_TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 7, 8, 12
-_I16, _LISTS, _LONG_LIST = 4, (9, 10), 15
-_BITS = {_I16: 16, 5: 32, 6: 64}
-"""Of integers."""
-_WIDE = {_TRUE: 0, _FALSE: 0, _BYTE: 1, _DOUBLE: 8}
-"""Bytes of values that are passed over; in a struct, truth is in the field's own head."""
 _LENGTH = Struct("<I")
 
 
@@ -119,10 +113,11 @@ def most_rows(
         RecordError: a page or a column claims more than it can hold; `reason` is bomb.
     """
     longest = 0
+    found = column_chunks(key, read, size_bytes, metadata.num_columns)
     for number in row_groups:
         chunks = [
-            _Chunk(key, metadata, (number, place), read, size_bytes)
-            for place in range(metadata.num_columns)
+            _Chunk(key, metadata.schema.column(place), (number, chunk), read, size_bytes)
+            for place, chunk in enumerate(found[number])
             if columns is None or _is_below(metadata.schema.column(place).path, columns)
         ]
         longest = max(longest, sum(chunk.longest_repeated() for chunk in chunks))
@@ -137,17 +132,15 @@ class _Chunk:
     """One column of one row group."""
 
     def __init__(
-        self, key: str, metadata: "pq.FileMetaData", place: tuple[int, int], read: Read, size: int
+        self, key: str, column: Any, chunk: tuple[int, ColumnChunk], read: Read, size: int
     ) -> None:
-        """Take the headers of the column `place` (row group, column) of a file of `size` bytes."""
-        self._group = place[0]
-        self._chunk: Any = metadata.row_group(place[0]).column(place[1])
-        self._column: Any = metadata.schema.column(place[1])
-        self._key, self._read, self._size_bytes, chunk = key, read, size, self._chunk
-        starts = (chunk.dictionary_page_offset, chunk.data_page_offset)
-        start = min((place for place in starts if place), default=0)
-        self._view = memoryview(read(start, start + chunk.total_compressed_size + _PADDING))
-        self._pages = list(_pages(self._view, chunk.num_values))
+        """Take the page headers of a chunk (with the number of its row group) of a file of `size` bytes."""
+        self._column = column
+        self._key, self._read, self._size_bytes = key, read, size
+        self._group, self._chunk = chunk
+        start = self._chunk.start
+        self._view = memoryview(read(start, start + self._chunk.num_bytes + _PADDING))
+        self._pages = list(_pages(self._view, self._chunk.num_values))
         self._stored = sum(page.stored_bytes for page in self._pages)
         self._longest: int | None = None
 
@@ -164,9 +157,9 @@ class _Chunk:
                 raise self._bomb(f"a page of {page.decoded_bytes:,} bytes")
         data = [page for page in self._pages if page.kind in _DATA_PAGES]
         num_values = sum(page.num_values for page in data)
-        width = _WIDTHS.get(self._chunk.physical_type) or max(0, self._column.length)
+        width = _WIDTHS.get(self._column.physical_type) or max(0, self._column.length)
         if is_bomb(num_values * (width or _INDEX_BYTES), self._stored):
-            raise self._bomb(f"{num_values:,} values of {self._chunk.path_in_schema}")
+            raise self._bomb(f"{num_values:,} values of {self._column.path}")
         longest = 0 if width else max(map(self._repeated_text, data), default=0)
         if not self._column.max_repetition_level:
             return longest
@@ -174,7 +167,7 @@ class _Chunk:
         if is_bomb(num_values * longest, self._stored):
             num_bytes = self._count_texts()
             if is_bomb(num_bytes, self._stored):
-                raise self._bomb(f"{num_bytes:,} bytes of {self._chunk.path_in_schema}")
+                raise self._bomb(f"{num_bytes:,} bytes of {self._column.path}")
         return 0
 
     def _count_texts(self) -> int:
@@ -182,7 +175,7 @@ class _Chunk:
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
-        num_bytes, path = 0, self._chunk.path_in_schema
+        num_bytes, path = 0, self._column.path
         source: Any = RangeFile(self._read, self._size_bytes)
         with pq.ParquetFile(source, read_dictionary=[path], pre_buffer=False) as file:
             batches = file.iter_batches(
@@ -208,7 +201,7 @@ class _Chunk:
 
     def _cut(self, page: Page) -> RecordError:
         return RecordError(
-            f"{self._key}: a page of {self._chunk.path_in_schema} claims {page.stored_bytes:,} bytes, "
+            f"{self._key}: a page of {self._column.path} claims {page.stored_bytes:,} bytes, "
             f"of which {max(0, len(self._view) - page.body):,} are there",
             hint="Check that the file is complete (a damaged one cannot be read at all).",
             key=self._key,
@@ -225,7 +218,7 @@ class _Chunk:
         if page.decoded_bytes <= _BATCH_BYTES // _MOST_ROWS:
             return page.decoded_bytes  # whatever is in it, it asks for no smaller batches
         data: Any = self._view[page.body : page.body + page.stored_bytes]
-        name = self._chunk.compression.lower()
+        name: Any = self._chunk.codec
         try:
             if name != "uncompressed":
                 codec = pa.Codec(_CODECS.get(name, name))
@@ -269,9 +262,9 @@ def _pages(view: memoryview, num_values: int) -> Iterator[Page]:
     place = seen = 0
     while place < len(view) and seen < num_values:
         try:
-            header, body = _struct(view, place, 0)
+            header, body = struct(view, place)
             page = _page_of(header, body)
-        except (IndexError, KeyError, _NoHeaderError):
+        except (IndexError, KeyError, ThriftError):
             return
         if page.stored_bytes < 0 or page.decoded_bytes < 0 or page.num_values < 0:
             return
@@ -284,7 +277,7 @@ def _page_of(header: dict[int, Any], body: int) -> Page:
     """Return what a header says; fields of another kind than theirs are passed over, as by Arrow."""
     kind, decoded, stored = header[1], header[2], header[3]
     if not all(isinstance(number, int) for number in (kind, decoded, stored)):
-        raise _NoHeaderError
+        raise ThriftError
     about = header.get(_DETAILS.get(kind, 0))
     details = {
         number: value
@@ -293,67 +286,3 @@ def _page_of(header: dict[int, Any], body: int) -> Page:
     }
     encoding = details.get(4 if kind == _DATA_PAGES[1] else 2, 0)
     return Page(kind, details.get(1, 0), encoding, stored, decoded, body)
-
-
-class _NoHeaderError(Exception):
-    """It is not Thrift's compact protocol."""
-
-
-def _struct(view: memoryview, place: int, depth: int) -> tuple[dict[int, Any], int]:
-    """Return the fields of a struct by number, and where it ends; texts and lists are passed over."""
-    fields: dict[int, Any] = {}
-    number = 0
-    while head := view[place]:
-        place += 1
-        number, kind = number + (head >> 4), head & 15
-        if not head >> 4:
-            number, place = _zigzag(view, place, _BITS[_I16])
-        fields[number], place = _value(view, place, kind, depth)
-    return fields, place + 1
-
-
-def _value(view: memoryview, place: int, kind: int, depth: int) -> tuple[Any, int]:
-    if depth > _DEEPEST:
-        raise _NoHeaderError
-    if kind == _STRUCT:
-        return _struct(view, place, depth + 1)
-    if kind in _LISTS:
-        return None, _past_list(view, place, depth + 1)
-    if kind in _BITS:
-        return _zigzag(view, place, _BITS[kind])
-    if kind == _BINARY:
-        size, place = _varint(view, place)
-        return None, place + size
-    if kind not in _WIDE:
-        raise _NoHeaderError
-    return None, place + _WIDE[kind]
-
-
-def _past_list(view: memoryview, place: int, depth: int) -> int:
-    size, kind = view[place] >> 4, view[place] & 15
-    place += 1
-    if size == _LONG_LIST:
-        size, place = _varint(view, place)
-    for _ in range(size):
-        # In a list each truth value has a byte of its own.
-        _, place = _value(view, place, _BYTE if kind in (_TRUE, _FALSE) else kind, depth)
-    return place
-
-
-def _zigzag(view: memoryview, place: int, bits: int) -> tuple[int, int]:
-    """Return a number as Thrift's C++ reader takes it: what is above its width is cut off."""
-    number, place = _varint(view, place)
-    number &= (1 << max(32, bits)) - 1
-    half = 1 << bits - 1
-    return (((number >> 1) ^ -(number & 1)) + half) % (2 * half) - half, place
-
-
-def _varint(view: memoryview, place: int) -> tuple[int, int]:
-    number = 0
-    for shift in range(0, 70, 7):
-        byte = view[place]
-        place += 1
-        number |= (byte & 127) << shift
-        if byte < 128:  # noqa: PLR2004 - the highest bit: more follows
-            return number, place
-    raise _NoHeaderError

@@ -1,6 +1,9 @@
 """Page headers as they are, and data that repeats much and is none the less read."""
 
 import io
+import subprocess
+import sys
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -9,17 +12,23 @@ import pytest
 
 from tests.shard_reading import CASES, in_memory, read_all
 from tools_utilities.errors import RecordError
-from tools_utilities.parquet_pages import _Chunk, _zigzag
+from tools_utilities.parquet_footer import column_chunks
+from tools_utilities.parquet_pages import _Chunk
+from tools_utilities.thrift_compact import ThriftError, struct, zigzag
 
 LONG = "x" * 300_000
 
 
 def chunks(data: bytes) -> list[_Chunk]:
     metadata = pq.read_metadata(io.BytesIO(data))
+
+    def read(start: int, end: int) -> bytes:
+        return data[start:end]
+
     return [
-        _Chunk("k", metadata, (group, column), lambda a, b: data[a:b], len(data))
-        for group in range(metadata.num_row_groups)
-        for column in range(metadata.num_columns)
+        _Chunk("k", metadata.schema.column(column), (group, chunk), read, len(data))
+        for group, found in enumerate(column_chunks("k", read, len(data), metadata.num_columns))
+        for column, chunk in enumerate(found)
     ]
 
 
@@ -44,11 +53,13 @@ def test_every_page_is_found(version, compression):
         table, data_page_version=version, compression=compression, data_page_size=5_000,
         row_group_size=7_000, write_page_checksum=True,
     )  # fmt: skip
-    for chunk in chunks(data):
+    metadata = pq.read_metadata(io.BytesIO(data))
+    for number, chunk in enumerate(chunks(data)):
+        told = metadata.row_group(number // 4).column(number % 4)
         pages = [page for page in chunk._pages if page.kind != 2]
-        assert sum(page.num_values for page in pages) == chunk._chunk.num_values
+        assert sum(page.num_values for page in pages) == told.num_values
         decoded = sum(page.decoded_bytes for page in chunk._pages)
-        assert 0 < decoded <= chunk._chunk.total_uncompressed_size
+        assert 0 < decoded <= told.total_uncompressed_size
     # Of a dictionary of some bytes nobody asks which is the longest.
     longest = [chunk.longest_repeated() for chunk in chunks(data)][:4]
     assert longest[0] == len("text 899")
@@ -140,4 +151,62 @@ def test_a_page_that_would_end_behind_its_column_is_refused(varint, bytes_claime
     ],
 )
 def test_integers_are_cut_to_their_width_as_arrow_cuts_them(varint, bits, number):
-    assert _zigzag(memoryview(bytes.fromhex(varint)), 0, bits) == (number, len(varint) // 2)
+    assert zigzag(memoryview(bytes.fromhex(varint)), 0, bits) == (number, len(varint) // 2)
+
+
+def test_what_a_footer_says_is_what_pyarrow_says():
+    compared = 0
+    for path in sorted((CASES / "parquet").rglob("*.parquet")):
+        data = path.read_bytes()
+        try:
+            metadata = pq.read_metadata(io.BytesIO(data))
+        except (pa.ArrowException, OSError, ValueError):
+            continue
+        if not metadata.num_row_groups:
+            continue
+        found = column_chunks("k", lambda a, b: data[a:b], len(data), metadata.num_columns)  # noqa: B023
+        for group, chunks_found in enumerate(found):
+            for column, chunk in enumerate(chunks_found):
+                told = metadata.row_group(group).column(column)
+                starts = (told.dictionary_page_offset, told.data_page_offset)
+                assert chunk.start == min((place for place in starts if place), default=0)
+                assert chunk.num_bytes == told.total_compressed_size
+                assert chunk.num_values == told.num_values
+                assert chunk.codec.removesuffix("_raw") == told.compression.lower().removesuffix(
+                    "_raw"
+                )
+                compared += 1
+    assert compared > 20
+
+
+def test_a_footer_on_which_pyarrow_ends_the_process_is_an_error_or_read():
+    """The histogram of a column's levels is longer than its levels: `RowGroupMetaData.column` aborts."""
+    file = bytearray(written(pa.table({"n": [[1, 2], [], None, [3]]})))
+    footer = len(file) - 8 - int.from_bytes(file[-8:-4], "little")
+    # A list of four: how many values have each level. Here of five.
+    at = file.rindex(b"\x19\x46", footer, len(file) - 8) + 1
+    longer = bytes([0x56, 0]) + bytes(file[at + 1 : -8])
+    length = len(file) - 8 - footer + 1
+    broken = bytes(file[:at]) + longer + length.to_bytes(4, "little") + b"PAR1"
+    code = (
+        "import sys, tests.shard_reading as r\n"
+        "from tools_utilities.errors import RecordError\n"
+        "try: r.read_all('parquet', r.in_memory('d/x.parquet', bytes.fromhex(sys.argv[1])))\n"
+        "except RecordError: print('refused')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, broken.hex()], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "refused\n", "")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [b"", b"\x19", b"\x19\xfc\xff\xff\xff\x0f", b"\x1b\x01", b"\x19\xf3\xff\xff\xff\xff\x0f\x00"],
+)
+def test_what_is_no_thrift_ends(broken):
+    with suppress(ThriftError, IndexError):
+        struct(memoryview(broken), 0)
+    with pytest.raises(RecordError, match="its footer is damaged"):
+        data = broken + len(broken).to_bytes(4, "little") + b"PAR1"
+        column_chunks("k", lambda a, b: data[a:b], len(data), 1)
