@@ -52,7 +52,7 @@ BLOCK_RECORDS = 4096
 BLOCK_BYTES = 2 << 20
 _MOST_NAMED = 1000
 """Objects whose versions are kept, to say which changed."""
-_FORGET_BYTES = 16 << 20
+_FORGET_BYTES = 4 << 20
 _FIRST_RECORDS = 16
 _LOOKED_AT = 16
 _MOST_TOLD = 5
