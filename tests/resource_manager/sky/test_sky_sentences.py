@@ -258,7 +258,9 @@ def test_a_launcher_that_is_killed_at_any_call_leaves_nothing_that_is_not_found(
         training.wait_for(lambda: not sky.read("requests", []), 60)
         quark("list runs")
         if read_run(run_dir).status == "running":
-            assert quark("stop fox-1", "--yes").returncode == 0
+            stopped = quark("stop fox-1", "--yes")
+            # It may find, as it looks, that the run has ended by itself.
+            assert stopped.returncode == 0 or "fox-1 is not running" in stopped.stderr
     assert sky.machines() == []
     record = read_rental(run_dir)
     assert record is None or record.is_over
