@@ -97,19 +97,22 @@ class Background:
 
     def leave(self, seconds: float = EXIT_SECONDS) -> None:
         """Close what is open, let no other piece begin, and wait until those under way have ended."""
-        for resource in list(self._open):
-            try:
-                resource.close()
-            except Exception as error:  # noqa: BLE001 - the others are closed all the same
-                _LOGGER.warning("not closed at exit: %s", error)
-        self._ending = True
-        until = self._clock() + seconds
         try:
+            self._close_all()
+            self._ending = True
+            until = self._clock() + seconds
             with self._changed:
                 while self._under_way and self._clock() < until:
                     self._changed.wait(max(0.0, until - self._clock()))
         except KeyboardInterrupt:
-            return  # asked to leave at once
+            self._ending = True  # asked to leave at once
+
+    def _close_all(self) -> None:
+        for resource in list(self._open):
+            try:
+                resource.close()
+            except Exception as error:  # noqa: BLE001 - one that a thread is reading from cannot be closed
+                _LOGGER.info("not closed at exit: %s", error)
 
 
 BACKGROUND = Background()

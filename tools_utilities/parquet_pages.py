@@ -134,13 +134,24 @@ class _Chunk:
     def __init__(
         self, key: str, column: Any, chunk: tuple[int, ColumnChunk], read: Read, size: int
     ) -> None:
-        """Take the page headers of a chunk (with the number of its row group) of a file of `size` bytes."""
+        """Take the page headers of a chunk (with the number of its row group) of a file of `size` bytes.
+
+        Raises:
+            RecordError: one cannot be read.
+        """
         self._column = column
         self._key, self._read, self._size_bytes = key, read, size
         self._group, self._chunk = chunk
         start = self._chunk.start
         self._view = memoryview(read(start, start + self._chunk.num_bytes + _PADDING))
-        self._pages = list(_pages(self._view, self._chunk.num_values))
+        try:
+            self._pages = list(_pages(self._view, self._chunk))
+        except ThriftError as error:
+            raise RecordError(
+                f"{key}: a page of {column.path} is damaged: its header cannot be read",
+                key=key,
+                reason="damaged",
+            ) from error
         self._stored = sum(page.stored_bytes for page in self._pages)
         self._longest: int | None = None
 
@@ -257,14 +268,18 @@ def _longest_of(data: bytes, num_entries: int) -> int:
     return min(longest, len(data))
 
 
-def _pages(view: memoryview, num_values: int) -> Iterator[Page]:
+def _pages(view: memoryview, chunk: ColumnChunk) -> Iterator[Page]:
     """Yield the pages of a chunk; ends at what is no page: Arrow cannot read on there either."""
     place = seen = 0
-    while place < len(view) and seen < num_values:
+    while place < len(view) and seen < chunk.num_values:
         try:
             header, body = struct(view, place)
             page = _page_of(header, body)
-        except (IndexError, KeyError, ThriftError):
+        except (IndexError, KeyError):
+            return
+        except ThriftError:
+            if place < chunk.num_bytes:  # Arrow may know more of Thrift than is read here
+                raise
             return
         if page.stored_bytes < 0 or page.decoded_bytes < 0 or page.num_values < 0:
             return
@@ -277,7 +292,7 @@ def _page_of(header: dict[int, Any], body: int) -> Page:
     """Return what a header says; fields of another kind than theirs are passed over, as by Arrow."""
     kind, decoded, stored = header[1], header[2], header[3]
     if not all(isinstance(number, int) for number in (kind, decoded, stored)):
-        raise ThriftError
+        raise KeyError  # passed over, so not there
     about = header.get(_DETAILS.get(kind, 0))
     details = {
         number: value

@@ -176,9 +176,25 @@ def test_what_is_open_is_closed_before_and_a_failure_does_not_hold_the_others(
 
     kept = [background.closed_at_exit(Resource(error)) for error in (OSError("no room"), None)]
     background.closed_at_exit(Resource())  # gone by then
-    background.leave()
+    with caplog.at_level("INFO"):
+        background.leave()
     assert sorted(map(id, closed)) == sorted(map(id, kept))
     assert "no room" in caplog.text
+
+
+def test_who_asks_to_leave_at_once_does() -> None:
+    background = Background()
+
+    class Resource:
+        def close(self) -> None:
+            raise KeyboardInterrupt
+
+    kept = background.closed_at_exit(Resource())
+    with background.piece():
+        background.leave(seconds=60.0)
+        with pytest.raises(SystemExit):
+            background.check()
+    del kept
 
 
 def test_a_forked_process_has_none_of_the_pieces() -> None:

@@ -210,3 +210,11 @@ def test_what_is_no_thrift_ends(broken):
     with pytest.raises(RecordError, match="its footer is damaged"):
         data = broken + len(broken).to_bytes(4, "little") + b"PAR1"
         column_chunks("k", lambda a, b: data[a:b], len(data), 1)
+
+
+def test_a_page_header_of_more_than_is_read_here_is_refused():
+    """A map, which no page header of Parquet has: what Arrow finds behind it is not known here."""
+    file = bytearray(written(pa.table({"n": range(513)}), compression="gzip", use_dictionary=False))
+    file[4:4] = b"\x0b\x50\x00"  # field 40, a map, empty
+    with pytest.raises(RecordError, match="a page of n is damaged: its header cannot be read"):
+        read_all("parquet", in_memory("d/x.parquet", bytes(file)))
