@@ -17,23 +17,25 @@ from tools_utilities.thrift_compact import (
     ThriftError,
     fields,
     integer,
+    struct,
     structs,
 )
 
 _TAIL_BYTES = 8
 """Size of the footer, and the magic."""
-_CODECS = ("uncompressed", "snappy", "gzip", "lzo", "brotli", "lz4", "zstd", "lz4_raw")
+_CODECS = ("uncompressed", "snappy", "gzip", "lzo", "brotli", "lz4_raw", "zstd", "lz4_raw")
+"""As `pyarrow.Codec` names them."""
 _META = {
     **{(number, I64): integer(64) for number in (5, 7, 9, 11)},
     (4, I32): integer(32),
 }
-_COLUMN = {(3, STRUCT): lambda view, place: fields(view, place, _META)}
+_COLUMN = {(3, STRUCT): struct(_META)}
 _GROUP = {(1, LIST): structs(_COLUMN)}
 _FILE = {(4, LIST): structs(_GROUP)}
 
 
 class ColumnChunk(NamedTuple):
-    """One column of one row group."""
+    """One column of one row group: `num_bytes` of pages from byte `start` of the file."""
 
     start: int
     num_bytes: int

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tools_utilities.arrow_files import RangeFile
 from tools_utilities.errors import RecordError
 from tools_utilities.parquet_footer import ColumnChunk, column_chunks
-from tools_utilities.thrift_compact import ThriftError, struct
+from tools_utilities.thrift_compact import I32, STRUCT, ThriftError, fields, integer, struct
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +39,11 @@ _PADDING = 100
 """Some writers' sizes leave out the dictionary page's header; Arrow reads so much further."""
 _DETAILS = {0: 5, 2: 7, 3: 8}
 """Kind of page → the field of its header that says more."""
-_CODECS = {"lz4": "lz4_raw"}
+_NUMBERS = {(number, I32): integer(32) for number in (1, 2, 4)}
+_HEADER = {
+    **{(number, I32): integer(32) for number in (1, 2, 3)},
+    **{(number, STRUCT): struct(_NUMBERS) for number in _DETAILS.values()},
+}
 _LENGTH = Struct("<I")
 
 
@@ -232,7 +236,7 @@ class _Chunk:
         name: Any = self._chunk.codec
         try:
             if name != "uncompressed":
-                codec = pa.Codec(_CODECS.get(name, name))
+                codec = pa.Codec(name)
                 data = codec.decompress(data, page.decoded_bytes)
             return _longest_of(bytes(data), page.num_values)
         except (pa.ArrowException, OSError, ValueError):
@@ -273,7 +277,7 @@ def _pages(view: memoryview, chunk: ColumnChunk) -> Iterator[Page]:
     place = seen = 0
     while place < len(view) and seen < chunk.num_values:
         try:
-            header, body = struct(view, place)
+            header, body = fields(view, place, _HEADER)
             page = _page_of(header, body)
         except (IndexError, KeyError):
             return
@@ -289,15 +293,12 @@ def _pages(view: memoryview, chunk: ColumnChunk) -> Iterator[Page]:
 
 
 def _page_of(header: dict[int, Any], body: int) -> Page:
-    """Return what a header says; fields of another kind than theirs are passed over, as by Arrow."""
-    kind, decoded, stored = header[1], header[2], header[3]
-    if not all(isinstance(number, int) for number in (kind, decoded, stored)):
-        raise KeyError  # passed over, so not there
-    about = header.get(_DETAILS.get(kind, 0))
-    details = {
-        number: value
-        for number, value in (about if isinstance(about, dict) else {}).items()
-        if isinstance(value, int)
-    }
+    """Return what a header says.
+
+    Raises:
+        KeyError: it lacks what every header has.
+    """
+    kind = header[1]
+    details = header.get(_DETAILS.get(kind, 0), {})
     encoding = details.get(4 if kind == _DATA_PAGES[1] else 2, 0)
-    return Page(kind, details.get(1, 0), encoding, stored, decoded, body)
+    return Page(kind, details.get(1, 0), encoding, header[3], header[2], body)

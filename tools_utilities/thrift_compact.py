@@ -14,10 +14,10 @@ _BITS = {_I16: 16, 5: 32, 6: 64}
 """Of integers."""
 _WIDE = {_TRUE: 0, _FALSE: 0, _BYTE: 1, _DOUBLE: 8}
 """Bytes of values that are passed over; in a struct, truth is in the field's own head."""
-
-
-Reader = Callable[[memoryview, int], tuple[Any, int]]
 STRUCT, LIST, I32, I64 = 12, 9, 5, 6
+Reader = Callable[[memoryview, int], tuple[Any, int]]
+Readers = Mapping[tuple[int, int], Reader]
+"""By number and kind of a field."""
 
 
 class ThriftError(Exception):
@@ -25,9 +25,12 @@ class ThriftError(Exception):
 
 
 def fields(
-    view: memoryview, place: int, readers: Mapping[tuple[int, int], Reader]
+    view: memoryview, place: int, readers: Readers, depth: int = 0
 ) -> tuple[dict[int, Any], int]:
-    """Return those fields of a struct by number that `readers` names, by number and kind.
+    """Return those fields of a struct that `readers` names, by number; all else is passed over.
+
+    As in Arrow's generated reader a field of another kind than its own is not there, of two that are
+    the last counts, and a struct that comes twice keeps what the second lacks.
 
     Raises:
         ThriftError or IndexError: it is none.
@@ -41,13 +44,19 @@ def fields(
             number, place = zigzag(view, place, _BITS[_I16])
         reader = readers.get((number, kind))
         if reader is None:
-            _, place = _value(view, place, kind, 0)
-        else:
-            found[number], place = reader(view, place)
+            place = _past(view, place, kind, depth)
+            continue
+        value, place = reader(view, place)
+        found[number] = {**found.get(number, {}), **value} if kind == STRUCT else value
     return found, place + 1
 
 
-def structs(readers: Mapping[tuple[int, int], Reader]) -> Reader:
+def struct(readers: Readers) -> Reader:
+    """Return what reads a struct, as `fields` does."""
+    return lambda view, place: fields(view, place, readers)
+
+
+def structs(readers: Readers) -> Reader:
     """Return what reads a list of structs, as `fields` does."""
 
     def read(view: memoryview, place: int) -> tuple[list[dict[int, Any]], int]:
@@ -63,43 +72,27 @@ def structs(readers: Mapping[tuple[int, int], Reader]) -> Reader:
     return read
 
 
-def struct(view: memoryview, place: int, depth: int = 0) -> tuple[dict[int, Any], int]:
-    """Return the fields of a struct by number, and where it ends; texts and lists are passed over.
-
-    Raises:
-        ThriftError or IndexError: it is none.
-    """
-    found: dict[int, Any] = {}
-    number = 0
-    while head := view[place]:
-        place += 1
-        number, kind = number + (head >> 4), head & 15
-        if not head >> 4:
-            number, place = zigzag(view, place, _BITS[_I16])
-        found[number], place = _value(view, place, kind, depth)
-    return found, place + 1
-
-
 def integer(bits: int) -> Reader:
     """Return what reads an integer of so many bits."""
     return lambda view, place: zigzag(view, place, bits)
 
 
-def _value(view: memoryview, place: int, kind: int, depth: int) -> tuple[Any, int]:
+def _past(view: memoryview, place: int, kind: int, depth: int) -> int:
+    """Return where a value ends."""
     if depth > _DEEPEST:
         raise ThriftError
     if kind == STRUCT:
-        return struct(view, place, depth + 1)
+        return fields(view, place, {}, depth + 1)[1]
     if kind in _LISTS:
-        return None, _past_list(view, place, depth + 1)
+        return _past_list(view, place, depth + 1)
     if kind in _BITS:
-        return zigzag(view, place, _BITS[kind])
+        return _varint(view, place)[1]
     if kind == _BINARY:
         size, place = _varint(view, place)
-        return None, place + size
+        return place + size
     if kind not in _WIDE:
         raise ThriftError
-    return None, place + _WIDE[kind]
+    return place + _WIDE[kind]
 
 
 def _list_head(view: memoryview, place: int) -> tuple[int, int, int]:
@@ -115,7 +108,7 @@ def _past_list(view: memoryview, place: int, depth: int) -> int:
     if kind in _WIDE:  # in a list each truth value has a byte of its own
         return place + size * max(1, _WIDE[kind])
     for _ in range(size):
-        _, place = _value(view, place, kind, depth)
+        place = _past(view, place, kind, depth)
     return place
 
 

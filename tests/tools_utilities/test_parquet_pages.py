@@ -14,7 +14,7 @@ from tests.shard_reading import CASES, in_memory, read_all
 from tools_utilities.errors import RecordError
 from tools_utilities.parquet_footer import column_chunks
 from tools_utilities.parquet_pages import _Chunk
-from tools_utilities.thrift_compact import ThriftError, struct, zigzag
+from tools_utilities.thrift_compact import I32, STRUCT, ThriftError, fields, integer, struct, zigzag
 
 LONG = "x" * 300_000
 
@@ -206,7 +206,7 @@ def test_a_footer_on_which_pyarrow_ends_the_process_is_an_error_or_read():
 )
 def test_what_is_no_thrift_ends(broken):
     with suppress(ThriftError, IndexError):
-        struct(memoryview(broken), 0)
+        fields(memoryview(broken), 0, {})
     with pytest.raises(RecordError, match="its footer is damaged"):
         data = broken + len(broken).to_bytes(4, "little") + b"PAR1"
         column_chunks("k", lambda a, b: data[a:b], len(data), 1)
@@ -217,4 +217,31 @@ def test_a_page_header_of_more_than_is_read_here_is_refused():
     file = bytearray(written(pa.table({"n": range(513)}), compression="gzip", use_dictionary=False))
     file[4:4] = b"\x0b\x50\x00"  # field 40, a map, empty
     with pytest.raises(RecordError, match="a page of n is damaged: its header cannot be read"):
+        read_all("parquet", in_memory("d/x.parquet", bytes(file)))
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        ("150216040000", {1: 1}),  # field 1 as i32; field 2 as i64, where i32 is asked for
+        ("15020602080000", {1: 1}),  # field 1 again, as i64: passed over
+        ("15020502080000", {1: 4}),  # again, of its own kind
+        ("3c15021504000c0615080000", {3: {1: 4, 2: 2}}),  # a struct again, without its field 2
+    ],
+)
+def test_fields_are_taken_as_arrows_reader_takes_them(data, found):
+    number = integer(32)
+    readers = {(1, I32): number, (2, I32): number, (3, STRUCT): struct({(1, I32): number, (2, I32): number})}  # fmt: skip
+    assert fields(memoryview(bytes.fromhex(data)), 0, readers)[0] == found
+
+
+def test_a_size_that_comes_again_as_another_kind_hides_nothing():
+    """The second is no field of Arrow's; the first claims 2 GB."""
+    file = bytearray(written(pa.table({"n": range(513)}), compression="gzip", use_dictionary=False))
+    start, place = 0, 6
+    for _ in "decoded", "stored":
+        start = place + 1
+        place = start + next(i for i, byte in enumerate(file[start:]) if byte < 128) + 1
+    file[start:place] = bytes.fromhex("feffffff0f060614")
+    with pytest.raises(RecordError, match=r"claims 2,147,483,647 bytes"):
         read_all("parquet", in_memory("d/x.parquet", bytes(file)))
